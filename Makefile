@@ -1,0 +1,2 @@
+proto: ## Generate the Python stubs of the contract
+	.venv/bin/python tools/generate_stubs.py

@@ -1,0 +1,74 @@
+"""Every limit of the contract, in one place, each with its reason. Beyond a limit stands a typed refusal, never silence."""
+
+TIMESTAMP_MAX = 2**63 - 1
+"""Timestamps fit a signed 64-bit SQL column; 0 is the start of a channel, before its first message."""
+
+ALL_PARTITIONS_ID = -1
+"""The lane of deletes that name no partition (Milvus's AllPartitions)."""
+
+MESSAGE_BYTES_MAX = 32 * 1024 * 1024
+"""Largest gRPC message either side accepts: a full batch of saves with room to spare, and far below what would hurt a server."""
+
+SAVE_CHANNELS_MAX = 1024
+"""Channel parts of one SaveBinlogPaths: bounds the time one call keeps the write transaction."""
+
+SAVE_BINLOGS_MAX = 20_000
+"""Binlogs of one SaveBinlogPaths, all channels together, for the same reason. A datanode rolls to larger objects so that one
+range always fits."""
+
+SAVE_CHANNEL_LANES_MAX = 4096
+"""Lanes of one channel part: partitions of a collection that are ready at once."""
+
+CHECKPOINTS_MAX = 4096
+"""Entries of one UpdateChannelCheckpoint; the datanode sends 128 (Milvus's maxChannelCheckpointsPerRPC)."""
+
+CLAIM_CHANNELS_MAX = 4096
+"""Channels of one ClaimChannels or ReleaseChannels."""
+
+TT_MSGS_MAX = 65_536
+"""Channels one datanode may report."""
+
+REPORTED_METRICS_MAX = 512
+"""Counters and gauges of one heartbeat: they are stored as one packed row and exported per datanode."""
+
+MSG_ID_BYTES_MAX = 4096
+"""A msg_id is a seek position, not a payload; it is rewritten with every checkpoint."""
+
+NAME_CHARS_MAX = 128
+"""Names of collections, partitions and jobs."""
+
+OWNER_NAME_CHARS_MAX = 256
+"""Names of claimants: a query id with a prefix."""
+
+CHANNEL_NAME_CHARS_MAX = 256
+"""A collection's name, its number and the index of the channel."""
+
+CHANNEL_COUNT_MAX = 65_536
+"""Channels of one collection."""
+
+PARTITIONS_MAX = 4096
+"""Partitions of one collection: each is a lane in every channel."""
+
+PATH_BYTES_MAX = 512
+"""Length of an object path; the grammar needs less than 160."""
+
+SCHEMA_BYTES_MAX = 1024 * 1024
+"""An Arrow schema message."""
+
+PROPERTIES_MAX = 64
+"""Free properties of a collection."""
+
+PROPERTY_BYTES_MAX = 4096
+"""Key or value of a free property."""
+
+PAGE_SIZE_DEFAULT = 1000
+"""Items of a page where the caller does not say."""
+
+PAGE_SIZE_MAX = 10_000
+"""Items of a page at most: a page is built in memory."""
+
+SLOT_MAX = 65_535
+"""Slots of one datanode job."""
+
+WATCH_STREAMS_MAX = 4096
+"""Open WatchDmChannels streams of one replica."""

@@ -1,0 +1,1 @@
+"""Channel readers: what a datanode consumes."""
