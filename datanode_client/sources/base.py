@@ -110,8 +110,9 @@ class ChannelReader(Protocol):
         ...
 
     async def next(self) -> SourceEvent:
-        """The next event; waits for it. After EndOfChannel it is not called again. May be cancelled while it waits without
-        losing anything: the next call continues where the last answer ended.
+        """The next event; waits for it. After EndOfChannel it is not called again.
+
+        May be cancelled while it waits without losing anything: the next call continues where the last answer ended.
 
         Raises:
             SourceLostError: the source went away and will not come back by waiting.
