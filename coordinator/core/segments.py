@@ -1,0 +1,93 @@
+"""Segments: the state machine, and the policies that seal, with Milvus's defaults. Segments belong to the server (S4)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coordinator.core.model import SegmentLevel, SegmentState
+from datacoord.limits import ALL_PARTITIONS_ID
+
+TRANSITIONS: Mapping[SegmentState, frozenset[SegmentState]] = {
+    SegmentState.GROWING: frozenset({SegmentState.SEALED, SegmentState.DROPPED}),
+    SegmentState.SEALED: frozenset({SegmentState.DROPPED}),
+    SegmentState.DROPPED: frozenset(),
+}
+"""Stored states and where they may go. DROPPED is terminal; FLUSHED is derived and never stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """What policies look at.
+
+    Attributes:
+        rows: rows in insert logs.
+        delete_rows: rows in delta logs.
+        size_bytes: bytes of the objects.
+        binlogs: number of objects.
+        created_ms: when the segment was created, by the database's clock.
+        last_write_ms: when it last took a binlog, by the database's clock.
+    """
+
+    rows: int
+    delete_rows: int
+    size_bytes: int
+    binlogs: int
+    created_ms: int
+    last_write_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SealPolicy:
+    """When a growing segment is closed. Defaults are Milvus's (dataCoord.segment.*).
+
+    Attributes:
+        size_bytes_max: proportion 0.12 of 1024 MB.
+        rows_max: no limit of its own in Milvus; bounds the size of what a reader opens.
+        binlogs_max: number of objects.
+        lifetime_ms_max: age since creation.
+        idle_ms_max: time since the last write, for segments of at least `idle_size_bytes_min`.
+        idle_size_bytes_min: smaller idle segments stay open.
+    """
+
+    size_bytes_max: int = int(0.12 * 1024 * 1024 * 1024)
+    rows_max: int = 50_000_000
+    binlogs_max: int = 32
+    lifetime_ms_max: int = 86_400_000
+    idle_ms_max: int = 600_000
+    idle_size_bytes_min: int = 16 * 1024 * 1024
+
+
+def level_of(partition_id: int) -> SegmentLevel:
+    """Level of a segment a datanode writes: L0 for deletes that name no partition."""
+    return SegmentLevel.L0 if partition_id == ALL_PARTITIONS_ID else SegmentLevel.L1
+
+
+def may_become(now: SegmentState, then: SegmentState) -> bool:
+    """Whether a stored state may change so. Staying what it is is no change and always legal."""
+    return now is then or then in TRANSITIONS.get(now, frozenset())
+
+
+def shown_state(stored: SegmentState, timestamp_to: int, checkpoint_timestamp: int) -> SegmentState:
+    """The state others see: SEALED is FLUSHED once the checkpoint has reached the end of the last range."""
+    if stored is SegmentState.SEALED and checkpoint_timestamp >= timestamp_to:
+        return SegmentState.FLUSHED
+    return stored
+
+
+def seal_reason(segment: SegmentFacts, policy: SealPolicy, now_ms: int) -> str | None:
+    """Why a growing segment should be sealed now; None = it should not."""
+    if segment.rows >= policy.rows_max:
+        return "rows"
+    if segment.size_bytes >= policy.size_bytes_max:
+        return "size"
+    if segment.binlogs >= policy.binlogs_max:
+        return "binlogs"
+    if now_ms - segment.created_ms >= policy.lifetime_ms_max:
+        return "lifetime"
+    if now_ms - segment.last_write_ms > policy.idle_ms_max and segment.size_bytes > policy.idle_size_bytes_min:
+        return "idle"
+    return None
+
+
+def flush_target(consumed_timestamp: int, checkpoint_timestamp: int, given_timestamp: int) -> int:
+    """F of a flush: the timestamp given, else the larger of consumed as last reported and the checkpoint."""
+    return given_timestamp or max(consumed_timestamp, checkpoint_timestamp)
