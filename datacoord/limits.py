@@ -72,3 +72,27 @@ SLOT_MAX = 65_535
 
 WATCH_STREAMS_MAX = 4096
 """Open WatchDmChannels streams of one replica."""
+
+MSG_GROUP_CHARS_MAX = 256
+"""A msg_group is a label that is rewritten with every checkpoint."""
+
+BINLOG_ROWS_MAX = 2**40
+"""Rows of one object. Far beyond any real one; sums over a segment stay within 63 bits."""
+
+BINLOG_BYTES_MAX = 2**44
+"""Bytes of one object (16 TiB), for the same reason."""
+
+STORAGE_ROOT_CHARS_MAX = 1024
+"""A URI of a bucket and a prefix."""
+
+HOST_CHARS_MAX = 256
+"""What a datanode says of the place it runs at: a DNS name has at most 253."""
+
+REPORTED_METRIC_CHARS_MAX = 256
+"""Name of a reported counter, label set included."""
+
+REPORTED_COLLECTIONS_MAX = 1024
+"""Collections one datanode can read."""
+
+SCHEMA_COLUMNS_MAX = 4096
+"""Columns of a collection."""
