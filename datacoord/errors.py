@@ -47,6 +47,7 @@ class Reason(StrEnum):
     PORT_IN_USE = "PORT_IN_USE"
     SOURCE_INVALID = "SOURCE_INVALID"
     SOURCE_LOST = "SOURCE_LOST"
+    SOURCE_UNAVAILABLE = "SOURCE_UNAVAILABLE"
     OBJECT_STORE_FAILED = "OBJECT_STORE_FAILED"
     COORDINATOR_UNREACHABLE = "COORDINATOR_UNREACHABLE"
     JAVA_NOT_FOUND = "JAVA_NOT_FOUND"
@@ -262,6 +263,12 @@ class SourceLostError(DatacoordError):
     """The source no longer holds the position to read from, or went away for good."""
 
     reason = Reason.SOURCE_LOST
+
+
+class SourceUnavailableError(DatacoordError):
+    """Reading the source failed for now: the datanode closes the reader, waits, and opens it again."""
+
+    reason = Reason.SOURCE_UNAVAILABLE
 
 
 class ObjectStoreError(DatacoordError, OSError):
