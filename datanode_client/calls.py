@@ -1,0 +1,165 @@
+"""One attempt of a call and what its failure means: the client's half of the contract's retry rules.
+
+UNAVAILABLE is certainly not done, DEADLINE_EXCEEDED and UNKNOWN are perhaps done: all are repeated, because every call of the
+contract has the effect of one however often it is sent. RESOURCE_EXHAUSTED is repeated when the server says. Everything else does
+not get better by repeating.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import grpc
+import structlog
+from google.rpc import error_details_pb2, status_pb2
+
+from datacoord.errors import (
+    BatchTooLargeError,
+    CoordinatorUnreachableError,
+    DatacoordError,
+    InternalError,
+    from_status,
+)
+from datanode_client.client_config import RetryConfig
+
+_log = structlog.get_logger(__name__)
+R = TypeVar("R")
+
+_STATUS_DETAILS_KEY = "grpc-status-details-bin"
+_AGAIN: Final = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        # A server that shuts down cancels what it has not answered; our own cancellations never come as a status.
+        grpc.StatusCode.CANCELLED,
+    }
+)
+
+
+class CallFailedError(Exception):
+    """One attempt of a call failed.
+
+    Attributes:
+        error: what it means for the caller.
+        again: repeating the call unchanged can help.
+        delay_seconds: how long the server asks to wait before that; None = it does not say.
+        code: the gRPC code.
+    """
+
+    def __init__(self, error: DatacoordError, code: grpc.StatusCode, again: bool, delay_seconds: float | None) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.code = code
+        self.again = again
+        self.delay_seconds = delay_seconds
+
+    @classmethod
+    def of(cls, failure: grpc.aio.AioRpcError, method: str, target: str) -> "CallFailedError":
+        """Reads what gRPC raised: the typed error in `grpc-status-details-bin`, or what the bare code says."""
+        code = failure.code()
+        status = _status_details(failure)
+        if status is not None:
+            return cls(from_status(status), code, code in _AGAIN, _retry_delay_seconds(status))
+        text = failure.details() or "no details"
+        facts = {"method": method, "target": target, "grpc_code": code.name}
+        if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in text:
+            # gRPC itself refuses messages beyond its limit, with this sentence and nothing else; they do not shrink by waiting.
+            return cls(BatchTooLargeError(f"{method} is too large: {text}; split it", **facts), code, False, None)
+        # A connection that breaks in mid-answer shows as INTERNAL without details, which no answer of the coordinator has.
+        if code in _AGAIN or code is grpc.StatusCode.INTERNAL:
+            sentence = (
+                f"the coordinator at {target} did not answer {method} ({code.name}: {text}); check that it runs there"
+            )
+            return cls(CoordinatorUnreachableError(sentence, **facts), code, True, None)
+        return cls(InternalError(f"{method} was refused with {code.name}: {text}", **facts), code, False, None)
+
+
+def _status_details(failure: grpc.aio.AioRpcError) -> status_pb2.Status | None:
+    for key, value in failure.trailing_metadata() or ():
+        if key == _STATUS_DETAILS_KEY:
+            return status_pb2.Status.FromString(value if isinstance(value, bytes) else value.encode("latin-1"))
+    return None
+
+
+def _retry_delay_seconds(status: status_pb2.Status) -> float | None:
+    for detail in status.details:
+        info = error_details_pb2.RetryInfo()
+        if detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR) and detail.Unpack(info):
+            return float(info.retry_delay.ToMilliseconds()) / 1000
+    return None
+
+
+class Backoff:
+    """Delays between repetitions.
+
+    Args:
+        config: initial delay, cap, multiplier.
+        rng: source of the jitter; injected by tests.
+    """
+
+    def __init__(self, config: RetryConfig, rng: random.Random | None = None) -> None:
+        self._config = config
+        self._rng = rng or random.Random()  # noqa: S311  # jitter, not a secret
+        self.failures = 0
+
+    def next_delay_seconds(self, asked_seconds: float | None = None) -> float:
+        """Counts a failure and returns how long to wait.
+
+        Args:
+            asked_seconds: what the server asked for; the answer is never less.
+        """
+        # The exponent is bounded so that a coordinator that is away for days does not overflow a float.
+        grown = self._config.delay_seconds_initial * self._config.multiplier ** min(self.failures, 64)
+        self.failures += 1
+        own = min(grown, self._config.delay_seconds_max) * self._rng.uniform(0.5, 1.0)
+        return own if asked_seconds is None else max(own, asked_seconds * self._rng.uniform(1.0, 1.25))
+
+    def reset(self) -> None:
+        """Forgets the failures: something was answered."""
+        self.failures = 0
+
+
+def log_failure(failure: CallFailedError, method: str, failures: int, delay_seconds: float) -> None:
+    """Tells of the 1st, 2nd, 4th, 8th … failure in a row: an outage of hours must not fill a disk."""
+    if failures & (failures - 1) == 0:
+        _log.warning(
+            "call_failed",
+            method=method,
+            code=failure.code.name,
+            reason=failure.error.reason.value,
+            message=failure.error.message,
+            failures=failures,
+            delay_seconds=round(delay_seconds, 3),
+        )
+
+
+async def until_known(
+    attempt: Callable[[], Awaitable[R]], backoff: Backoff, method: str, give_up_seconds: float | None = None
+) -> R:
+    """Repeats a call unchanged until its answer is known.
+
+    Args:
+        attempt: makes one attempt; raises CallFailedError.
+        backoff: the waiting between attempts.
+        method: name of the call, for the log.
+        give_up_seconds: None = never; otherwise the last failure is raised once so much time is over.
+
+    Raises:
+        DatacoordError: the call was refused for good, or the time is over (its outcome is not known then).
+    """
+    loop = asyncio.get_running_loop()
+    give_up_at = None if give_up_seconds is None else loop.time() + give_up_seconds
+    while True:
+        try:
+            return await attempt()
+        except CallFailedError as failure:
+            if not failure.again:
+                raise failure.error from failure
+            delay_seconds = backoff.next_delay_seconds(failure.delay_seconds)
+            if give_up_at is not None and loop.time() + delay_seconds > give_up_at:
+                raise failure.error from failure
+            log_failure(failure, method, backoff.failures, delay_seconds)
+        await asyncio.sleep(delay_seconds)
