@@ -1,0 +1,61 @@
+"""Taking a port, and saying in a sentence why it cannot be had."""
+
+import errno
+import os
+import socket
+
+from datacoord.errors import ConfigInvalidError, DatacoordError, PortInUseError
+
+
+def bind_socket(host: str, port: int, *, setting: str) -> socket.socket:
+    """Binds and listens on a TCP port, without sharing it.
+
+    Args:
+        host: name or address.
+        port: 0 = any free one.
+        setting: name of the setting that says the port, for the sentence.
+
+    Raises:
+        PortInUseError: another process listens there.
+        ConfigInvalidError: the host cannot be resolved or is not of this machine, or the port needs more rights.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise _explain(error, host, port, setting) from error
+    try:
+        # Lets a restarted process have its port back while old connections linger; a living listener still refuses.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise _explain(error, host, port, setting) from error
+    listener.setblocking(False)
+    return listener
+
+
+def explain_refused_port(host: str, port: int, *, setting: str) -> DatacoordError:
+    """Why a library that only says "failed to bind" could not have a port: tries it and names the cause."""
+    try:
+        bind_socket(host, port, setting=setting).close()
+    except (PortInUseError, ConfigInvalidError) as error:
+        return error
+    return _explain(OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE)), host, port, setting)
+
+
+def _explain(error: OSError, host: str, port: int, setting: str) -> DatacoordError:
+    if error.errno == errno.EADDRINUSE:
+        return PortInUseError(
+            f"port {port} of {host} is in use by another process; end that process or choose another port ({setting}; 0 = any)",
+            host=host,
+            port=port,
+        )
+    return ConfigInvalidError(
+        f"cannot listen on port {port} of {host}: {error.strerror or error}; change {setting} or its host",
+        host=host,
+        port=port,
+    )

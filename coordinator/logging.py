@@ -1,0 +1,48 @@
+"""Structured logs: JSON lines for machines, a console form for people.
+
+Event names are short constants (`rpc_failed`, `job_failed`, `listening`), everything else is a field. Payloads, paths of the
+database with passwords and messages of foreign exceptions about data are not logged at levels above debug.
+"""
+
+import logging
+import sys
+from typing import TextIO
+
+import structlog
+from structlog.typing import Processor
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def configure(level: str, form: str, stream: TextIO | None = None) -> None:
+    """Sets up structlog for this process.
+
+    Args:
+        level: `debug`, `info`, `warning` or `error`.
+        form: `json`, `console`, or `auto` = console on a terminal.
+        stream: where lines go; None = standard output.
+    """
+    out = stream or sys.stdout
+    console = form == "console" or (form == "auto" and out.isatty())
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    final: list[Processor] = (
+        [structlog.dev.ConsoleRenderer(colors=out.isatty())]
+        if console
+        else [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+    )
+    structlog.configure(
+        processors=[*shared, *final],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=structlog.WriteLoggerFactory(file=out),
+        cache_logger_on_first_use=False,
+    )
+
+
+def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
+    """The logger of a part of the coordinator; its name stands in every line as `logger`."""
+    logger: structlog.typing.FilteringBoundLogger = structlog.get_logger(logger=name)
+    return logger

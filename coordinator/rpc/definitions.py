@@ -1,0 +1,138 @@
+"""Shape of a collection's definition: schema, primary key, channels, storage root, properties."""
+
+from typing import Final
+
+import pyarrow as pa
+
+from coordinator.core.save import check_distinct
+from coordinator.rpc import validation
+from datacoord import limits
+from datacoord.errors import InvalidFieldError
+from datacoord.v1 import collection_pb2, common_pb2
+
+STORAGE_SCHEMES: Final = ("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
+"""The schemes of pyarrow.fs that name storage others can reach."""
+
+
+def check_definition(request: collection_pb2.CreateCollectionRequest) -> bytes:
+    """Checks a definition.
+
+    Returns:
+        the schema in one canonical encoding, so that equal definitions are equal bytes.
+
+    Raises:
+        InvalidFieldError: with the field and what is allowed.
+    """
+    validation.collection_name(request.collection_name)
+    validation.number(request.channel_count, "channel_count", 1, limits.CHANNEL_COUNT_MAX)
+    for field, enum, value in (
+        ("channel_mode", common_pb2.ChannelMode, request.channel_mode),
+        ("timestamp_kind", common_pb2.TimestampKind, request.timestamp_kind),
+    ):
+        if value == 0 or value not in enum.values():
+            names = ", ".join(name for name, known in enum.items() if known != 0)
+            raise InvalidFieldError(f"{field} is {value}, but must be one of {names}", field=field)
+    if request.storage_root:
+        check_storage_root(request.storage_root)
+    _check_properties(request)
+    schema = read_schema(request.arrow_schema)
+    _check_columns(schema, list(request.primary_key))
+    canonical: bytes = schema.serialize().to_pybytes()
+    return canonical
+
+
+def read_schema(encoded: bytes) -> pa.Schema:
+    """Reads an Arrow IPC schema message.
+
+    Raises:
+        InvalidFieldError: it is too large or none.
+    """
+    if len(encoded) > limits.SCHEMA_BYTES_MAX:
+        raise InvalidFieldError(
+            f"arrow_schema has {len(encoded)} bytes, but at most {limits.SCHEMA_BYTES_MAX} are allowed",
+            field="arrow_schema",
+        )
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(encoded))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InvalidFieldError(
+            "arrow_schema is not an Arrow IPC schema message; send schema.serialize().to_pybytes()",
+            field="arrow_schema",
+        ) from error
+
+
+def _check_columns(schema: pa.Schema, primary_key: list[str]) -> None:
+    validation.count(schema.names, "arrow_schema", limits.SCHEMA_COLUMNS_MAX, minimum=1)
+    for name in schema.names:
+        validation.label(name, "arrow_schema", limits.NAME_CHARS_MAX)
+        if not name or name.startswith("_"):
+            raise InvalidFieldError(
+                f"column {validation.shown(name)} is empty or begins with an underscore; those names are the system's",
+                field="arrow_schema",
+            )
+    check_distinct(schema.names, "column", "arrow_schema")
+    for name in primary_key:
+        if name not in schema.names:
+            raise InvalidFieldError(
+                f"primary key column {validation.shown(name)} is not in arrow_schema", field="primary_key"
+            )
+        kind = schema.field(name).type
+        if not _can_be_key(kind):
+            raise InvalidFieldError(
+                f"primary key column {name!r} is of type {kind}; keys are integers, text, binary, booleans, dates, times or "
+                "decimals, because equal keys must be equal bytes",
+                field="primary_key",
+            )
+    check_distinct(primary_key, "column", "primary_key")
+
+
+def _can_be_key(kind: pa.DataType) -> bool:
+    checks = (
+        pa.types.is_integer,
+        pa.types.is_boolean,
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+        pa.types.is_fixed_size_binary,
+        pa.types.is_date,
+        pa.types.is_time,
+        pa.types.is_timestamp,
+        pa.types.is_decimal,
+    )
+    return any(check(kind) for check in checks)
+
+
+def check_storage_root(root: str) -> None:
+    """Checks where a collection wants its objects: an absolute directory or a URI of a known scheme, without `..`.
+
+    Raises:
+        InvalidFieldError: with what is allowed.
+    """
+    validation.label(root, "storage_root", limits.STORAGE_ROOT_CHARS_MAX)
+    scheme, separator, rest = root.partition("://")
+    if not separator:
+        scheme, rest = "file", root
+    known = scheme in STORAGE_SCHEMES and (bool(rest.strip("/")) if separator else root.startswith("/"))
+    if not known or ".." in rest.split("/"):
+        raise InvalidFieldError(
+            f"storage_root is {validation.shown(root)}, but must be an absolute directory or a URI of "
+            f"{', '.join(STORAGE_SCHEMES)}, without '..'",
+            field="storage_root",
+        )
+    if "@" in rest.partition("/")[0] and ":" in rest.partition("@")[0]:
+        raise InvalidFieldError(
+            "storage_root holds a password; give credentials to the processes (environment, instance role), not to the database",
+            field="storage_root",
+        )
+
+
+def _check_properties(request: collection_pb2.CreateCollectionRequest) -> None:
+    validation.count(request.properties, "properties", limits.PROPERTIES_MAX)
+    for key, value in request.properties.items():
+        for text in (key, value):
+            if len(text.encode()) > limits.PROPERTY_BYTES_MAX or "\0" in text:
+                raise InvalidFieldError(
+                    f"property {validation.shown(key)} is longer than {limits.PROPERTY_BYTES_MAX} bytes or holds a NUL",
+                    field="properties",
+                )

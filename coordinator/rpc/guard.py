@@ -1,0 +1,249 @@
+"""What happens around every call: parsing, admission, deadline, caller, metrics, and the one translation of errors.
+
+Handlers are built from the service descriptors, once, at start: a method of the contract that a servicer lacks stops the
+start. They take raw bytes, so that a malformed message is refused like every other bad input and not by gRPC's untyped UNKNOWN.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from coordinator.logging import get_logger
+from coordinator.web.metrics import Metrics
+from datacoord.errors import (
+    BatchTooLargeError,
+    CommitOutcomeUnknownError,
+    DatacoordError,
+    DeadlineExpiredError,
+    InternalError,
+    InvalidFieldError,
+    OverloadedError,
+    Reason,
+    StoreUnavailableError,
+    to_status,
+)
+from datacoord.limits import MESSAGE_BYTES_MAX
+from datacoord.transport import CALLER_METADATA_KEY, caller_of
+
+OVERLOADED_RETRY_DELAY_MS: Final = 200
+DEADLINE_MARGIN_SECONDS: Final = 2.0
+"""The store honours deadlines itself and says exactly what became of the call; this much later the guard gives up on it."""
+
+DETAILS_KEY: Final = "grpc-status-details-bin"
+MESSAGE_CHARS_MAX: Final = 1000
+METADATA_CHARS_MAX: Final = 300
+"""Sentences travel in HTTP headers, twice; gRPC cuts connections whose headers are too long."""
+
+_log = get_logger("rpc")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a servicer may know of the call around a request.
+
+    Attributes:
+        method: name of the RPC.
+        caller: what the caller says it is, one of `datacoord.transport.CALLERS`.
+        deadline: on `time.monotonic()`'s clock: later than this nobody waits for the answer.
+    """
+
+    method: str
+    caller: str
+    deadline: float
+
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Unary = Callable[[Any, Call], Awaitable[Message]]
+Stream = Callable[[Any, Call], AsyncIterator[Message]]
+
+
+class Guard:
+    """Wraps the methods of servicers into gRPC handlers.
+
+    Args:
+        metrics: where calls are counted.
+        deadline_seconds_max: longest time of a call.
+        calls_max: calls in progress at most; beyond it OVERLOADED.
+    """
+
+    def __init__(self, metrics: Metrics, *, deadline_seconds_max: float, calls_max: int) -> None:
+        self._metrics = metrics
+        self._deadline_seconds_max = deadline_seconds_max
+        self._calls_max = calls_max
+        self._in_flight = 0
+        self._unary_in_flight = 0
+        self._draining = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.methods: list[str] = []
+
+    def handlers(self, service: ServiceDescriptor, servicer: object) -> grpc.GenericRpcHandler:
+        """Handlers of every method of a service.
+
+        Raises:
+            AttributeError: the servicer lacks a method of the contract.
+        """
+        handlers = {method.name: self._handler(method, getattr(servicer, method.name)) for method in service.methods}
+        self.methods += handlers
+        return grpc.method_handlers_generic_handler(service.full_name, handlers)
+
+    def drain(self) -> None:
+        """From now on new calls are refused; those in progress go on."""
+        self._draining = True
+
+    async def wait_idle(self) -> None:
+        """Waits until no unary call is in progress."""
+        await self._idle.wait()
+
+    def _handler(self, method: MethodDescriptor, behaviour: Any) -> grpc.RpcMethodHandler[Any, Any]:
+        request_class = GetMessageClass(method.input_type)
+        serialize = GetMessageClass(method.output_type).SerializeToString
+        if method.server_streaming:
+            return grpc.unary_stream_rpc_method_handler(
+                self._stream(method.name, request_class, behaviour), response_serializer=serialize
+            )
+        return grpc.unary_unary_rpc_method_handler(
+            self._unary(method.name, request_class, behaviour), response_serializer=serialize
+        )
+
+    def _unary(
+        self, method: str, request_class: type[Message], behaviour: Unary
+    ) -> Callable[[bytes, Context], Awaitable[Message]]:
+        in_flight = self._metrics.rpc_in_flight.labels(method)
+
+        async def handle(body: bytes, context: Context) -> Message:
+            started = time.monotonic()
+            call = self._call(method, context, started)
+            in_flight.inc()
+            self._enter_unary()
+            error: DatacoordError
+            code = "CANCELLED"
+            try:
+                request = self._admit(body, request_class)
+                async with asyncio.timeout(call.deadline - started + DEADLINE_MARGIN_SECONDS):
+                    response = await behaviour(request, call)
+                code = "OK"
+                return response
+            except Exception as raised:  # noqa: BLE001 - the one place where everything unexpected ends
+                error = self._explain(raised, call)
+                code = _code(error)
+            finally:
+                self._leave_unary()
+                in_flight.dec()
+                self._metrics.rpc_requests.labels(method, code, call.caller).inc()
+                self._metrics.rpc_duration.labels(method, call.caller).observe(time.monotonic() - started)
+            return await _abort(context, error)
+
+        return handle
+
+    def _stream(
+        self, method: str, request_class: type[Message], behaviour: Stream
+    ) -> Callable[[bytes, Context], AsyncIterator[Message]]:
+        in_flight = self._metrics.rpc_in_flight.labels(method)
+
+        async def handle(body: bytes, context: Context) -> AsyncIterator[Message]:
+            call = self._call(method, context, time.monotonic())
+            in_flight.inc()
+            self._in_flight += 1
+            error: DatacoordError | None = None
+            code = "CANCELLED"
+            try:
+                async for response in behaviour(self._admit(body, request_class), call):
+                    yield response
+                code = "OK"
+            except Exception as raised:  # noqa: BLE001 - the one place where everything unexpected ends
+                error = self._explain(raised, call)
+                code = _code(error)
+            finally:
+                self._in_flight -= 1
+                in_flight.dec()
+                self._metrics.rpc_requests.labels(method, code, call.caller).inc()
+            if error is not None:
+                await _abort(context, error)
+
+        return handle
+
+    def _call(self, method: str, context: Context, started: float) -> Call:
+        remaining = context.time_remaining()
+        seconds = self._deadline_seconds_max if remaining is None else min(remaining, self._deadline_seconds_max)
+        return Call(method, _caller(context.invocation_metadata() or ()), started + seconds)
+
+    def _admit(self, body: bytes, request_class: type[Message]) -> Message:
+        if self._draining:
+            raise StoreUnavailableError(
+                "this coordinator is shutting down; repeat the call in a moment or at another one"
+            )
+        if self._in_flight > self._calls_max:
+            raise OverloadedError(
+                f"{self._calls_max} calls are in progress, the most this coordinator takes; repeat in a moment",
+                retry_delay_ms=OVERLOADED_RETRY_DELAY_MS,
+            )
+        if len(body) > MESSAGE_BYTES_MAX:
+            raise BatchTooLargeError(
+                f"the request has {len(body)} bytes, more than the {MESSAGE_BYTES_MAX} of a call; split it",
+                size_bytes=len(body),
+                limit=MESSAGE_BYTES_MAX,
+            )
+        try:
+            return request_class.FromString(body)
+        except DecodeError:
+            raise InvalidFieldError(
+                f"the request is not a valid {request_class.DESCRIPTOR.full_name}; use the stubs of this contract",
+                message_type=request_class.DESCRIPTOR.full_name,
+            ) from None
+
+    def _explain(self, raised: Exception, call: Call) -> DatacoordError:
+        if isinstance(raised, DatacoordError):
+            if raised.reason is Reason.INTERNAL:
+                self._metrics.invariant_violations.labels(Reason.INTERNAL.value).inc()
+                _log.error("rpc_failed", method=call.method, caller=call.caller, exc_info=raised)
+            return raised
+        if isinstance(raised, TimeoutError):
+            if call.method.startswith(("List", "Get", "Describe")):
+                return DeadlineExpiredError("the call took longer than its deadline; repeat it with more time")
+            return CommitOutcomeUnknownError(
+                "the call took longer than its deadline; repeat it unchanged to learn its outcome"
+            )
+        self._metrics.invariant_violations.labels(Reason.INTERNAL.value).inc()
+        _log.error("rpc_failed", method=call.method, caller=call.caller, exc_info=raised)
+        return InternalError("the coordinator has a bug; its log says more")
+
+    def _enter_unary(self) -> None:
+        self._in_flight += 1
+        self._unary_in_flight += 1
+        self._idle.clear()
+
+    def _leave_unary(self) -> None:
+        self._in_flight -= 1
+        self._unary_in_flight -= 1
+        if self._unary_in_flight == 0:
+            self._idle.set()
+
+
+def _caller(metadata: Iterable[tuple[str, str | bytes]]) -> str:
+    for key, value in metadata:
+        if key == CALLER_METADATA_KEY:
+            return caller_of(str(value))
+    return "other"
+
+
+def _code(error: DatacoordError) -> str:
+    code: int = to_status(error).code
+    return _CODE_NAMES[code]
+
+
+_CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+async def _abort(context: Context, error: DatacoordError) -> Message:
+    metadata = {key: value[:METADATA_CHARS_MAX] for key, value in error.metadata.items()}
+    status = to_status(type(error)(error.message[:MESSAGE_CHARS_MAX], **metadata))
+    return await context.abort(_CODES[status.code], status.message, ((DETAILS_KEY, status.SerializeToString()),))

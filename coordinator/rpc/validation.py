@@ -1,0 +1,257 @@
+"""Shape of requests: what can be refused without looking at anything stored. Inside the coordinator everything is trusted.
+
+Each check raises InvalidFieldError (or BatchTooLargeError, PathNotAllowedError) with a sentence that names the field and says
+what is allowed. Values of callers are shown shortened.
+"""
+
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from coordinator.core.model import BinlogFacts, ChannelMode, LaneSave, Save
+from coordinator.core.save import check_distinct, check_shape
+from datacoord import limits
+from datacoord.errors import BatchTooLargeError, InvalidFieldError, PathNotAllowedError
+from datacoord.paths import BinlogKind, BinlogPath
+from datacoord.positions import Position
+from datacoord.v1 import common_pb2, data_coord_pb2
+
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_JOB: Final = re.compile(r"[A-Za-z0-9_.-]+")
+_OWNER: Final = re.compile(r"[A-Za-z0-9_.:/-]+")
+_CHANNEL: Final = re.compile(r"[!-~]+")
+_LABEL: Final = re.compile(r"[^\x00-\x1f\x7f]*")
+_SHOWN_CHARS: Final = 80
+
+
+def shown(value: object) -> str:
+    """A value of a caller as it may stand in a sentence: quoted and short."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
+
+
+def _check_text(value: str, field: str, pattern: re.Pattern[str], chars_max: int, allowed: str) -> str:
+    if len(value) > chars_max or pattern.fullmatch(value) is None:
+        raise InvalidFieldError(
+            f"{field} is {shown(value)}, but must be {allowed}, at most {chars_max} characters", field=field
+        )
+    return value
+
+
+def collection_name(value: str) -> str:
+    """Checks the name of a collection."""
+    return _check_text(value, "collection_name", _IDENTIFIER, limits.NAME_CHARS_MAX, "[A-Za-z_][A-Za-z0-9_]*")
+
+
+def partition_name(value: str) -> str:
+    """Checks the name of a partition."""
+    return _check_text(value, "partition_name", _IDENTIFIER, limits.NAME_CHARS_MAX, "[A-Za-z_][A-Za-z0-9_]*")
+
+
+def job_name(value: str) -> str:
+    """Checks the name of a datanode job."""
+    return _check_text(value, "job", _JOB, limits.NAME_CHARS_MAX, "[A-Za-z0-9_.-]+")
+
+
+def owner_name(value: str) -> str:
+    """Checks the name of a claimant."""
+    return _check_text(value, "owner_name", _OWNER, limits.OWNER_NAME_CHARS_MAX, "[A-Za-z0-9_.:/-]+")
+
+
+def channel_name(value: str) -> str:
+    """Checks that a name could be one of a channel; whether it is one, the store knows."""
+    return _check_text(
+        value, "channel_name", _CHANNEL, limits.CHANNEL_NAME_CHARS_MAX, "printable ASCII without spaces, not empty"
+    )
+
+
+def label(value: str, field: str, chars_max: int) -> str:
+    """Checks free text that people read: no control characters."""
+    return _check_text(value, field, _LABEL, chars_max, "text without control characters")
+
+
+def number(value: int, field: str, minimum: int, maximum: int = limits.TIMESTAMP_MAX) -> int:
+    """Checks the range of a number."""
+    if not minimum <= value <= maximum:
+        raise InvalidFieldError(f"{field} is {value}, but must be from {minimum} to {maximum}", field=field)
+    return value
+
+
+def count(items: Collection[object], field: str, maximum: int, *, minimum: int = 0) -> None:
+    """Checks how many items a call has.
+
+    Raises:
+        BatchTooLargeError: too many.
+        InvalidFieldError: too few.
+    """
+    if len(items) > maximum:
+        raise BatchTooLargeError(
+            f"{field} has {len(items)} items, more than the {maximum} of one call; split it", field=field, limit=maximum
+        )
+    if len(items) < minimum:
+        raise InvalidFieldError(f"{field} is empty; name at least {minimum}", field=field)
+
+
+def channel_names(names: Sequence[str], *, minimum: int) -> list[str]:
+    """Checks a list of channels: not too many, well-formed, none twice."""
+    count(names, "channel_names", limits.CLAIM_CHANNELS_MAX, minimum=minimum)
+    check_distinct(names, "channel", "channel_names")
+    return [channel_name(name) for name in names]
+
+
+def page_size(value: int) -> int:
+    """Size of a page: the default for 0, never more than the largest."""
+    number(value, "page_size", 0, 2**31 - 1)
+    return min(value or limits.PAGE_SIZE_DEFAULT, limits.PAGE_SIZE_MAX)
+
+
+def position(message: common_pb2.MsgPosition, channel: str) -> Position:
+    """Checks and reads a position of the named channel."""
+    if message.channel_name and message.channel_name != channel:
+        raise InvalidFieldError(
+            f"a position of channel {shown(message.channel_name)} stands in an entry of channel {shown(channel)}",
+            field="position.channel_name",
+        )
+    if message.timestamp > limits.TIMESTAMP_MAX:
+        raise InvalidFieldError(
+            f"the position of channel {shown(channel)} has timestamp {message.timestamp}, beyond 2^63-1",
+            field="position.timestamp",
+        )
+    if len(message.msg_id) > limits.MSG_ID_BYTES_MAX:
+        raise InvalidFieldError(
+            f"the msg_id of channel {shown(channel)} has {len(message.msg_id)} bytes, but at most "
+            f"{limits.MSG_ID_BYTES_MAX} are allowed; it is a seek position, not a payload",
+            field="position.msg_id",
+        )
+    label(message.msg_group, "position.msg_group", limits.MSG_GROUP_CHARS_MAX)
+    return Position.from_proto(message)
+
+
+def timestamp(value: int, field: str) -> int:
+    """Checks a timestamp; 0 is allowed where it means "none"."""
+    return number(value, field, 0)
+
+
+def save_batch(parts: Sequence[data_coord_pb2.ChannelBinlogs]) -> None:
+    """Checks what concerns all parts of SaveBinlogPaths together: sizes, and that no channel stands twice."""
+    count(parts, "channels", limits.SAVE_CHANNELS_MAX, minimum=1)
+    check_distinct([part.channel_name for part in parts], "channel", "channels")
+    binlogs = 0
+    for part in parts:
+        channel_name(part.channel_name)
+        for lane in part.lanes:
+            for fields in (lane.insert_logs, lane.delta_logs, lane.stats_logs):
+                binlogs += sum(len(field.binlogs) for field in fields)
+    if binlogs > limits.SAVE_BINLOGS_MAX:
+        raise BatchTooLargeError(
+            f"the call has {binlogs} binlogs, more than the {limits.SAVE_BINLOGS_MAX} of one call; split it",
+            field="binlogs",
+            limit=limits.SAVE_BINLOGS_MAX,
+        )
+
+
+def save(part: data_coord_pb2.ChannelBinlogs, channel_id: int | None, mode: ChannelMode | None) -> Save:
+    """Checks and reads one channel's part of a save.
+
+    Args:
+        part: the part; its name is checked already.
+        channel_id: number of the channel; None = no such channel, which the rules answer.
+        mode: of the channel; None likewise.
+    """
+    count(part.lanes, "lanes", limits.SAVE_CHANNEL_LANES_MAX)
+    number(part.epoch, "epoch", 0)
+    seen: set[int] = set()
+    lanes = tuple(_lane(part, lane, channel_id, seen) for lane in part.lanes)
+    checkpoint = position(part.check_point, part.channel_name) if part.HasField("check_point") else None
+    read = Save(part.channel_name, part.epoch, lanes, checkpoint)
+    check_shape(read, mode)
+    return read
+
+
+def _lane(
+    part: data_coord_pb2.ChannelBinlogs, lane: data_coord_pb2.LaneBinlogs, channel_id: int | None, seen: set[int]
+) -> LaneSave:
+    number(lane.partition_id, "partition_id", limits.ALL_PARTITIONS_ID)
+    binlogs = []
+    for kind, fields in (
+        (BinlogKind.INSERT, lane.insert_logs),
+        (BinlogKind.DELTA, lane.delta_logs),
+        (BinlogKind.STATS, lane.stats_logs),
+    ):
+        for field in fields:
+            number(field.field_id, "field_id", 0)
+            for binlog in field.binlogs:
+                if binlog.log_id in seen:
+                    raise InvalidFieldError(
+                        f"object {binlog.log_id} stands twice in the part of channel {part.channel_name!r}",
+                        channel_name=part.channel_name,
+                        log_id=binlog.log_id,
+                    )
+                seen.add(binlog.log_id)
+                binlogs.append(_binlog(binlog, kind, field.field_id))
+                expected = BinlogPath(
+                    kind=kind,
+                    # Nobody knows the number of an unknown channel; the rules will answer, but only a path of good shape.
+                    channel_id=BinlogPath.parse(binlog.log_path).channel_id if channel_id is None else channel_id,
+                    partition_id=lane.partition_id,
+                    epoch=part.epoch,
+                    timestamp_from=lane.timestamp_from,
+                    timestamp_to=lane.timestamp_to,
+                    field_id=field.field_id,
+                    log_id=binlog.log_id,
+                )
+                if str(expected) != binlog.log_path:
+                    raise _wrong_path(binlog.log_path, expected, part.channel_name)
+    return LaneSave(lane.partition_id, lane.timestamp_from, lane.timestamp_to, tuple(binlogs), lane.seal)
+
+
+def _binlog(binlog: common_pb2.Binlog, kind: BinlogKind, field_id: int) -> BinlogFacts:
+    number(binlog.log_id, "log_id", 1)
+    number(binlog.entries_num, "entries_num", 0, limits.BINLOG_ROWS_MAX)
+    number(binlog.log_size_bytes, "log_size_bytes", 0, limits.BINLOG_BYTES_MAX)
+    number(binlog.memory_size_bytes, "memory_size_bytes", 0, limits.BINLOG_BYTES_MAX)
+    return BinlogFacts(
+        kind=kind,
+        field_id=field_id,
+        log_id=binlog.log_id,
+        rows=binlog.entries_num,
+        ts_min=binlog.timestamp_from,
+        ts_max=binlog.timestamp_to,
+        size_bytes=binlog.log_size_bytes,
+        memory_bytes=binlog.memory_size_bytes,
+    )
+
+
+def _wrong_path(path: str, expected: BinlogPath, channel: str) -> PathNotAllowedError:
+    try:
+        BinlogPath.parse(path)
+    except PathNotAllowedError as error:
+        return error
+    return PathNotAllowedError(
+        f"object path {shown(path)} disagrees with the channel, partition, epoch, range, field or log_id around it; it should "
+        f"be {str(expected)!r}",
+        channel_name=channel,
+        expected=str(expected),
+    )
+
+
+def reported_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Checks the counters and gauges of a heartbeat."""
+    count(metrics, "metrics", limits.REPORTED_METRICS_MAX)
+    for name, value in metrics.items():
+        label(name, "metrics", limits.REPORTED_METRIC_CHARS_MAX)
+        if not math.isfinite(value):
+            raise InvalidFieldError(f"metric {shown(name)} is {value}, but must be a finite number", field="metrics")
+    return dict(metrics)
+
+
+def reported_message(message: data_coord_pb2.DataNodeTtMsg) -> None:
+    """Checks what a heartbeat says of one channel."""
+    channel_name(message.channel_name)
+    number(message.epoch, "epoch", 0)
+    timestamp(message.timestamp, "timestamp")
+    timestamp(message.lag, "lag")
+    number(message.buffered_rows, "buffered_rows", 0)
+    number(message.buffered_bytes, "buffered_bytes", 0)
+    number(message.syncs_in_flight, "syncs_in_flight", 0)

@@ -1,0 +1,77 @@
+"""The HTTP port: /metrics, /healthz, /readyz. It only answers questions: nothing can be changed through it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from coordinator.listening import bind_socket
+from coordinator.logging import get_logger
+
+READY_TIMEOUT_SECONDS: Final = 2.0
+"""A database that takes longer than this to answer nothing is not one to send calls to."""
+
+_log = get_logger("web")
+
+
+class WebServer:
+    """The HTTP port of one coordinator.
+
+    Args:
+        registry: the metrics to serve.
+        ping: answers when the database does, raises when it does not.
+    """
+
+    def __init__(self, registry: CollectorRegistry, ping: Callable[[], Awaitable[None]]) -> None:
+        self._registry = registry
+        self._ping = ping
+        self._draining = False
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listens; returns the port (chosen by the system if 0 was given).
+
+        Raises:
+            PortInUseError: somebody else listens there.
+            ConfigInvalidError: the address is not one of this machine.
+        """
+        listener = bind_socket(host, port, setting="web_port")
+        app = web.Application()
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        await web.SockSite(self._runner, listener).start()
+        bound: int = listener.getsockname()[1]
+        return bound
+
+    def drain(self) -> None:
+        """From now on /readyz says no, so that load balancers look elsewhere."""
+        self._draining = True
+
+    async def stop(self) -> None:
+        """Closes the port."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        # The loop answers, so the process lives. Restarting it would not bring back a database: no look at it here.
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        if self._draining:
+            return web.Response(status=503, text="shutting down\n")
+        try:
+            async with asyncio.timeout(READY_TIMEOUT_SECONDS):
+                await self._ping()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the answer is: not ready
+            _log.warning("not_ready", error=type(error).__name__, reason=str(getattr(error, "reason", "")))
+            return web.Response(status=503, text="the database does not answer; see the log of the coordinator\n")
+        return web.Response(text="ready\n")

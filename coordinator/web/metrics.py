@@ -1,0 +1,236 @@
+"""Every metric of the coordinator, defined in one place.
+
+Prefix `datacoord_`, base units, bounded labels, label sets that are known exist from the start with 0 (an alert on
+`rate(x) > 0` needs the 0 before the 1). docs/reference/metrics.md is generated from the definitions here.
+"""
+
+import platform
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    GCCollector,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+)
+
+from datacoord.errors import Reason
+
+PREFIX: Final = "datacoord_"
+
+LATENCY_BUCKETS_SECONDS: Final = (
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+)
+ITEM_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 16384)
+
+INVARIANTS: Final = (Reason.GAP, Reason.BELOW_CHECKPOINT, Reason.INTERNAL)
+"""Refusals that a correct peer never causes, and our own bugs."""
+
+SESSION_STATES: Final = ("INITIALIZING", "IDLE", "HEALTHY", "STOPPING")
+CHANNEL_STATES: Final = ("OWNED", "FREE", "DROPPED")
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What documentation and dashboards need to know of a metric.
+
+    Attributes:
+        name: as exported.
+        kind: counter, gauge or histogram.
+        labels: its labels.
+        meaning: what it says.
+        worry: when somebody should look.
+    """
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    meaning: str
+    worry: str
+
+
+class Metrics:
+    """The metrics of one coordinator process, with a registry of their own, so that tests can have many."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.definitions: list[Definition] = []
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+        self._define_rpc()
+        self._define_writes()
+        self._define_state()
+
+    def _define_rpc(self) -> None:
+        self.rpc_requests = self._counter(
+            "rpc_requests_total",
+            ("method", "code", "caller"),
+            "Calls answered, by method, gRPC code and what the caller says it is.",
+            "The share of codes other than OK grows; INTERNAL or UNKNOWN is never normal.",
+        )
+        self.rpc_duration = self._histogram(
+            "rpc_duration_seconds",
+            ("method", "caller"),
+            "Time from the arrival of a call to its answer; for WatchDmChannels the life of the stream is not counted.",
+            "The 99th percentile of SaveBinlogPaths or UpdateChannelCheckpoint stays above 1 s.",
+            LATENCY_BUCKETS_SECONDS,
+        )
+        self.rpc_in_flight = self._gauge(
+            "rpc_in_flight",
+            ("method",),
+            "Calls in progress, open streams included.",
+            "It stays near `grpc_max_concurrent_rpcs`.",
+        )
+        self.batch_items = self._histogram(
+            "rpc_batch_items",
+            ("method",),
+            "Items (channels or positions) of a call that takes many.",
+            "Datanodes with many channels send batches of 1: they do not batch.",
+            ITEM_BUCKETS,
+        )
+        self.item_results = self._counter(
+            "item_results_total",
+            ("method", "result"),
+            "What became of the items of batches: an outcome (APPLIED, ALREADY_APPLIED, DISCARDED) or the reason of a refusal.",
+            "FENCED grows without changes of owners; ALREADY_APPLIED grows steadily: answers get lost.",
+        )
+        self.invariant_violations = self._counter(
+            "invariant_violations_total",
+            ("rule",),
+            "Things that cannot happen when everybody follows the protocol: ranges with a gap, rows below the checkpoint, bugs "
+            "of the coordinator.",
+            "Any increase. Nothing is lost or doubled (the call was refused), but somebody has a bug.",
+        )
+        for rule in INVARIANTS:
+            self.invariant_violations.labels(rule.value)
+        self.watch_streams = self._gauge(
+            "watch_streams", (), "Open WatchDmChannels streams.", "Fewer than living datanodes for longer than a lease."
+        )
+
+    def _define_writes(self) -> None:
+        self.group_commit_items = self._histogram(
+            "group_commit_items",
+            (),
+            "Items (positions, lanes) of one write transaction.",
+            "Constantly at `group_commit_items_max`: the database is the bottleneck.",
+            ITEM_BUCKETS,
+        )
+        self.group_commit_duration = self._histogram(
+            "group_commit_duration_seconds",
+            (),
+            "Time of one write transaction from BEGIN to the end of COMMIT.",
+            "The median stays above 50 ms: slow disk, or another process holds the database.",
+            LATENCY_BUCKETS_SECONDS,
+        )
+        self.group_commits = self._counter(
+            "group_commits_total",
+            ("result",),
+            "Write transactions by result: committed, refused (certainly not committed), unknown (lost while committing).",
+            "Any `unknown`; `refused` grows.",
+        )
+        for result in ("committed", "refused", "unknown"):
+            self.group_commits.labels(result)
+        self.write_queue_items = self._gauge(
+            "write_queue_items",
+            (),
+            "Items that wait for a write transaction.",
+            "It stays near `write_queue_items_max`.",
+        )
+
+    def _define_state(self) -> None:
+        self.sessions = self._gauge(
+            "sessions",
+            ("state",),
+            "Living sessions of datanodes by state.",
+            "Fewer than datanodes were started.",
+        )
+        for state in SESSION_STATES:
+            self.sessions.labels(state).set(0)
+        self.channels = self._gauge(
+            "channels",
+            ("state",),
+            "Channels by state: OWNED, FREE (nobody owns them), DROPPED.",
+            "FREE stays above 0 for longer than a lease although datanodes live.",
+        )
+        for state in CHANNEL_STATES:
+            self.channels.labels(state).set(0)
+        self.job_runs = self._counter(
+            "job_runs_total", ("job", "result"), "Runs of background jobs by result: ok or failed.", "`failed` grows."
+        )
+        self.job_last_success = self._gauge(
+            "job_last_success_timestamp_seconds",
+            ("job",),
+            "When a background job last ran without an error, in seconds since the epoch; 0 = not yet.",
+            "Older than ten times the job's interval.",
+        )
+        self.job_duration = self._histogram(
+            "job_duration_seconds",
+            ("job",),
+            "Time of one run of a background job.",
+            "Longer than the job's interval.",
+            LATENCY_BUCKETS_SECONDS,
+        )
+        self.build_info = self._gauge(
+            "build_info", ("version", "python"), "Always 1; the labels say what runs.", "Replicas differ for long."
+        )
+
+    def announce(self, version: str, methods: Iterable[str], callers: Sequence[str], jobs: Iterable[str]) -> None:
+        """Creates the label sets that are known at start, with 0.
+
+        Args:
+            version: of this coordinator.
+            methods: names of the RPCs.
+            callers: the callers that are told apart.
+            jobs: names of the background jobs.
+        """
+        self.build_info.labels(version, platform.python_version()).set(1)
+        for method in methods:
+            self.rpc_in_flight.labels(method)
+            for caller in callers:
+                self.rpc_requests.labels(method, "OK", caller)
+        for job in jobs:
+            self.job_last_success.labels(job)
+            for result in ("ok", "failed"):
+                self.job_runs.labels(job, result)
+
+    def count_result(self, method: str, result: str) -> None:
+        """Counts what became of one item, and the violation if it is one."""
+        self.item_results.labels(method, result).inc()
+        if result in INVARIANTS:
+            self.invariant_violations.labels(result).inc()
+
+    def _add(self, name: str, kind: str, labels: tuple[str, ...], meaning: str, worry: str) -> str:
+        self.definitions.append(Definition(PREFIX + name, kind, labels, meaning, worry))
+        return PREFIX + name
+
+    def _counter(self, name: str, labels: tuple[str, ...], meaning: str, worry: str) -> Counter:
+        return Counter(self._add(name, "counter", labels, meaning, worry), meaning, labels, registry=self.registry)
+
+    def _gauge(self, name: str, labels: tuple[str, ...], meaning: str, worry: str) -> Gauge:
+        return Gauge(self._add(name, "gauge", labels, meaning, worry), meaning, labels, registry=self.registry)
+
+    def _histogram(
+        self, name: str, labels: tuple[str, ...], meaning: str, worry: str, buckets: Sequence[float]
+    ) -> Histogram:
+        full_name = self._add(name, "histogram", labels, meaning, worry)
+        return Histogram(full_name, meaning, labels, registry=self.registry, buckets=buckets)

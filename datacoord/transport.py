@@ -1,0 +1,71 @@
+"""What both ends of a gRPC connection agree on: message sizes, keepalive, and how a caller says who it is.
+
+Keepalive only works when the floor of the server lies below the period of the client: else the server answers
+`too_many_pings` and closes the connection.
+"""
+
+from typing import Final
+
+from datacoord.limits import MESSAGE_BYTES_MAX
+
+CALLER_METADATA_KEY: Final = "datacoord-client"
+"""Metadata key by which a caller says what it is; for metrics and history, never for permission."""
+
+CALLERS: Final = ("benchmark", "cli", "datanode", "demo", "reader", "sink", "other")
+"""The callers that are told apart; anything else counts as `other`, so that the label stays bounded."""
+
+KEEPALIVE_PERIOD_MS: Final = 30_000
+"""A client pings an idle connection this often: shorter than what usual load balancers and NATs forget after."""
+
+KEEPALIVE_TIMEOUT_MS: Final = 10_000
+"""A ping that is not answered for this long ends the connection."""
+
+KEEPALIVE_FLOOR_MS: Final = 10_000
+"""A server calls more frequent pings abuse."""
+
+SERVER_MESSAGE_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX
+"""What the transport of a server lets through: larger than the contract's limit, so that a message somewhat too large is
+refused by a typed BATCH_TOO_LARGE and not by gRPC's untyped status."""
+
+CLIENT_MESSAGE_BYTES_MAX: Final = 512 * 1024 * 1024
+"""What a client accepts: a page of ListBinlogs holds whole channels, and one channel may have very many binlogs."""
+
+Options = list[tuple[str, int | str]]
+
+
+def caller_of(name: str) -> str:
+    """The label under which a caller of this name is counted."""
+    return name if name in CALLERS else "other"
+
+
+def client_options() -> Options:
+    """Options of every channel to a coordinator."""
+    return [
+        ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_receive_message_length", CLIENT_MESSAGE_BYTES_MAX),
+        ("grpc.keepalive_time_ms", KEEPALIVE_PERIOD_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        # Retrying is the caller's: only it knows what may be repeated and until when.
+        ("grpc.enable_retries", 0),
+        # A restarted coordinator must be found again within a second or two, not after gRPC's two minutes.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 2_000),
+    ]
+
+
+def server_options() -> Options:
+    """Options of every server that speaks the contract."""
+    return [
+        ("grpc.max_receive_message_length", SERVER_MESSAGE_BYTES_MAX),
+        ("grpc.max_send_message_length", CLIENT_MESSAGE_BYTES_MAX),
+        ("grpc.keepalive_time_ms", 2 * KEEPALIVE_PERIOD_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_FLOOR_MS),
+        ("grpc.http2.max_ping_strikes", 2),
+        # Two processes on one port would share its calls at random; a port in use is an error that is said.
+        ("grpc.so_reuseport", 0),
+    ]
