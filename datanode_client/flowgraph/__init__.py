@@ -1,0 +1,1 @@
+"""The flow graph of one channel: input gate, dd node, write node, tt node."""
