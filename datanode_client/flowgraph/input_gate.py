@@ -214,6 +214,7 @@ class CheckpointedInputGate(Generic[PayloadT]):
             self._handed_out_to = event.timestamp
             output.append(event)
         elif isinstance(event, Tick):
+            self._handed_out_to = event.timestamp
             output.append(event)
         elif isinstance(event, CheckpointBarrier):
             output += handler.process_barrier(event, channel_index, self.held_bytes)
