@@ -20,12 +20,15 @@ from datanode_client.puller.events import (
     Row,
 )
 from datanode_client.puller.frontier import Frontier
+from datanode_client.puller.lock_heap import RegionTsHeap
 from datanode_client.puller.matcher import Matcher
 from datanode_client.puller.range_lock import LockedRangeState, RangeClaim, RangeLock
 from datanode_client.puller.range_ts_map import RangeTsMap
 from datanode_client.puller.region_router import RegionRouter
 from datanode_client.puller.region_worker import RegionFeedState, RegionWorker
+from datanode_client.puller.resolve_lock import ResolveLockRateLimiter, StaleLocks, resolve_target_ms
 from datanode_client.puller.span import Span
+from datanode_client.puller.span_init import SpanInitialization
 
 Json = dict[str, Any]
 
@@ -359,6 +362,70 @@ class ErrorComponent:
         return {}
 
 
+class LockHeapComponent:
+    def new(self) -> Json:
+        self.heap = RegionTsHeap()
+        return {}
+
+    def upsert(self, region: int, ts: int, time: int) -> Json:
+        self.heap.upsert(region, ts, time)
+        return {}
+
+    def pop(self) -> Json:
+        region = self.heap.pop()
+        if region is None:
+            return {"region": None}
+        return {"region": region.region_id, "ts": region.ts, "penalty": region.penalty}
+
+
+class ResolveLockComponent:
+    def target(self, **args: Any) -> Json:
+        return {"target_ms": resolve_target_ms(**args)}
+
+    def new(self, min_interval_ms: int) -> Json:
+        self.limiter = ResolveLockRateLimiter(min_interval_ms)
+        return {}
+
+    def try_(self, keyspace: int, region: int, now_ms: int) -> Json:
+        return {"ok": self.limiter.try_start(keyspace, region, now_ms)}
+
+    def finish(self, keyspace: int, region: int, now_ms: int) -> Json:
+        self.limiter.finish(keyspace, region, now_ms)
+        return {}
+
+    def table(self, span: list[str | None], ts: int) -> Json:
+        self.range_lock = RangeLock(span_of(span), ts)
+        self.stale = StaleLocks(self.range_lock)
+        return {}
+
+    def lock_range(self, span: list[str | None], region: int, version: int) -> Json:
+        self.range_lock.lock_range(span_of(span), region, version)
+        return self._behind(region)
+
+    def init(self, region: int) -> Json:
+        self.range_lock.locked_state(region).initialized = True
+        return self._behind(region)
+
+    def advance(self, region: int, ts: int) -> Json:
+        self.range_lock.locked_state(region).resolved_ts = ts
+        return self._behind(region)
+
+    def request(self, target: int) -> Json:
+        return {"tasks": self.stale.request(target)}
+
+    def _behind(self, region: int) -> Json:
+        return {"tasks": [region] if self.stale.is_behind(self.range_lock.locked_state(region)) else []}
+
+
+class SpanInitComponent:
+    def new(self, span: list[str | None]) -> Json:
+        self.initialization = SpanInitialization(span_of(span))
+        return {}
+
+    def add(self, span: list[str | None]) -> Json:
+        return {"completed_now": self.initialization.add(span_of(span))}
+
+
 COMPONENTS: dict[str, Callable[[], object]] = {
     "frontier": FrontierComponent,
     "span": SpanComponent,
@@ -369,6 +436,9 @@ COMPONENTS: dict[str, Callable[[], object]] = {
     "admission": AdmissionComponent,
     "token": TokenComponent,
     "error": ErrorComponent,
+    "lock_heap": LockHeapComponent,
+    "resolve_lock": ResolveLockComponent,
+    "span_init": SpanInitComponent,
 }
 
 
