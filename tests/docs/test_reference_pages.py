@@ -1,0 +1,82 @@
+"""The reference pages say what the code says: nothing undocumented, nothing documented that is gone."""
+
+from types import ModuleType
+
+import pytest
+from doc_pages import code, table_rows
+
+from datacoord import limits
+from datacoord.errors import BY_REASON, CODES, PathNotAllowedError, Reason
+from datacoord.paths import BinlogPath
+from datacoord.v1 import admin_pb2, collection_pb2, data_coord_pb2
+
+CONTRACT: tuple[ModuleType, ...] = (data_coord_pb2, collection_pb2, admin_pb2)
+
+
+def test_every_reason_that_travels_is_documented_with_its_code() -> None:
+    """An error that is not on the page leaves its reader without a next step."""
+    rows = table_rows("docs/reference/errors.md", "reason", "code", "means", "what to do")
+
+    documented = {code(row[0]): code(row[1]) for row in rows}
+
+    assert documented == {reason.value: CODES[reason].name for reason in CODES}
+    assert all(cell for row in rows for cell in row)
+
+
+def test_every_reason_that_stays_in_its_process_is_documented() -> None:
+    """The same for what a command says to the person who started it."""
+    rows = table_rows("docs/reference/errors.md", "reason", "means", "what to do")
+
+    assert {code(row[0]) for row in rows} == {reason.value for reason in Reason if reason not in CODES}
+    assert all(cell for row in rows for cell in row)
+
+
+def test_every_reason_has_exactly_one_error_class() -> None:
+    """Two classes with one reason would make `except` depend on the order of imports."""
+    assert set(BY_REASON) == set(Reason)
+    assert len({kind.reason for kind in BY_REASON.values()}) == len(Reason)
+
+
+def test_every_limit_is_documented_with_its_value() -> None:
+    """A limit that is only in the code is found by hitting it."""
+    rows = table_rows("docs/reference/limits.md", "limit", "value", "of what", "why")
+
+    documented = {code(row[0]): int(row[1].split()[0]) for row in rows}
+
+    in_code = {name: value for name, value in vars(limits).items() if name.isupper()}
+    del in_code["ALL_PARTITIONS_ID"]  # no limit but a name; the page says so below its table
+    assert documented == in_code
+
+
+@pytest.mark.parametrize("module", CONTRACT, ids=lambda module: str(module.__name__).rsplit(".", 1)[-1])
+def test_every_rpc_is_documented(module: ModuleType) -> None:
+    """A call that is not on the page does not exist for people."""
+    documented = {
+        code(row[0]): "(stream)" in row[0] for row in table_rows("docs/reference/rpcs.md", "RPC", "what") if row[1]
+    }
+
+    services = module.DESCRIPTOR.services_by_name.values()
+    in_contract = {method.name: method.server_streaming for service in services for method in service.methods}
+    assert in_contract.items() <= documented.items()
+
+
+def test_no_rpc_is_documented_that_the_contract_does_not_have() -> None:
+    """A page that promises a call which is gone costs more than one that misses it."""
+    documented = [code(row[0]) for row in table_rows("docs/reference/rpcs.md", "RPC", "what")]
+
+    services = [service for module in CONTRACT for service in module.DESCRIPTOR.services_by_name.values()]
+    assert sorted(documented) == sorted(method.name for service in services for method in service.methods)
+
+
+def test_the_examples_of_the_path_grammar_are_judged_as_the_page_says() -> None:
+    """The page is what people write their tools from: its examples are part of the grammar."""
+    examples = [(code(row[0]), row[1]) for row in table_rows("docs/reference/paths.md", "path")]
+
+    assert len(examples) > 5
+    for path, verdict in examples:
+        if verdict == "legal":
+            assert str(BinlogPath.parse(path)) == path
+        else:
+            assert verdict.startswith("refused: ")
+            with pytest.raises(PathNotAllowedError):
+                BinlogPath.parse(path)
