@@ -1,12 +1,12 @@
 """The broker: every call of a datanode or a sink to the coordinator, over gRPC.
 
-It may be made anywhere; its channel is made at the first call and belongs to the process and the event loop of that call. After a
-fork, or in a new loop, the next call makes its own.
+It may be made anywhere; its channel is made at the first call and belongs to the process and the event loop of that call. In a new
+loop, or in a process that is forked before the first call, the next call makes its own.
 """
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,7 +127,7 @@ class Broker:
         )
         return response
 
-    async def watch(self, node_id: int) -> AsyncIterator[data_coord_pb2.WatchDmChannelsResponse]:
+    async def watch(self, node_id: int) -> AsyncGenerator[data_coord_pb2.WatchDmChannelsResponse, None]:
         """Yields desired states as they come, over as many streams as it takes. The same state may come again.
 
         Close it with `contextlib.aclosing`, or the stream stays open until the garbage collector finds it.

@@ -1,7 +1,8 @@
 """A gRPC channel to the coordinator, of one process and one event loop.
 
-gRPC's channels do not cross forks and Spark forks its workers, so a connection knows where it was made and is never used anywhere
-else. (`GRPC_ENABLE_FORK_SUPPORT` stays unset: with 0 the parent's own calls hang after a fork.)
+gRPC for asyncio does not survive a fork: a child of a process that has made a call hangs at its first one, whatever channel it
+uses. So channels are made lazily (Spark's workers are forked before they import this), and a child that comes too late is told so
+instead of hanging. `GRPC_ENABLE_FORK_SUPPORT` stays unset: with 0 the parent's own calls hang after a fork.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from datacoord.errors import CoordinatorUnreachableError
 from datacoord.limits import MESSAGE_BYTES_MAX
 from datacoord.v1 import admin_pb2_grpc, data_coord_pb2_grpc
 from datanode_client.calls import CallFailedError
@@ -18,15 +20,30 @@ from datanode_client.client_config import BrokerConfig
 
 CLIENT_METADATA_KEY = "datacoord-client"
 
+_pids_with_grpc: list[int] = []
+"""The process in which gRPC was started, as this process or the one it was forked from remembers it; at most one."""
+
 
 class Connection:
     """The channel and its stubs. Made inside a running event loop.
 
     Args:
         config: target, limits, pings.
+
+    Raises:
+        CoordinatorUnreachableError: this process was forked from one that had called already.
     """
 
     def __init__(self, config: BrokerConfig) -> None:
+        if not _pids_with_grpc:
+            _pids_with_grpc.append(os.getpid())
+        elif _pids_with_grpc[0] != os.getpid():
+            raise CoordinatorUnreachableError(
+                f"process {os.getpid()} was forked from {_pids_with_grpc[0]}, which had called the coordinator before, and gRPC "
+                "does not survive that: fork first and call then, or start processes with the 'spawn' method",
+                pid=os.getpid(),
+                parent_pid=_pids_with_grpc[0],
+            )
         self._config = config
         self._pid = os.getpid()
         self._loop = asyncio.get_running_loop()
@@ -38,7 +55,7 @@ class Connection:
         )
 
     def belongs_here(self) -> bool:
-        """False after a fork or in another event loop: make a new connection and leave this one alone."""
+        """False in another process or event loop than it was made in: leave it alone and make a new one."""
         return self._pid == os.getpid() and self._loop is asyncio.get_running_loop()
 
     async def call(self, method: str, request: Message, timeout_seconds: float) -> Any:
