@@ -67,6 +67,9 @@ PAGE_SIZE_DEFAULT = 1000
 PAGE_SIZE_MAX = 10_000
 """Items of a page at most: a page is built in memory."""
 
+PAGE_TOKEN_CHARS_MAX = 1024
+"""Where the next page begins: a name or a number, encoded."""
+
 SLOT_MAX = 65_535
 """Slots of one datanode job."""
 

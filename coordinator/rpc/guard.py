@@ -6,7 +6,8 @@ start. They take raw bytes, so that a malformed message is refused like every ot
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -51,7 +52,7 @@ class Call:
     Attributes:
         method: name of the RPC.
         caller: what the caller says it is, one of `datacoord.transport.CALLERS`.
-        deadline: on `time.monotonic()`'s clock: later than this nobody waits for the answer.
+        deadline: in the time of the running loop: later than this nobody waits for the answer.
     """
 
     method: str
@@ -61,7 +62,7 @@ class Call:
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Unary = Callable[[Any, Call], Awaitable[Message]]
-Stream = Callable[[Any, Call], AsyncIterator[Message]]
+Stream = Callable[[Any, Call], AsyncGenerator[Message, None]]
 
 
 class Guard:
@@ -120,14 +121,14 @@ class Guard:
 
         async def handle(body: bytes, context: Context) -> Message:
             started = time.monotonic()
-            call = self._call(method, context, started)
+            call = self._call(method, context)
             in_flight.inc()
             self._enter_unary()
             error: DatacoordError
             code = "CANCELLED"
             try:
                 request = self._admit(body, request_class)
-                async with asyncio.timeout(call.deadline - started + DEADLINE_MARGIN_SECONDS):
+                async with asyncio.timeout_at(call.deadline + DEADLINE_MARGIN_SECONDS):
                     response = await behaviour(request, call)
                 code = "OK"
                 return response
@@ -145,18 +146,20 @@ class Guard:
 
     def _stream(
         self, method: str, request_class: type[Message], behaviour: Stream
-    ) -> Callable[[bytes, Context], AsyncIterator[Message]]:
+    ) -> Callable[[bytes, Context], Awaitable[None]]:
         in_flight = self._metrics.rpc_in_flight.labels(method)
 
-        async def handle(body: bytes, context: Context) -> AsyncIterator[Message]:
-            call = self._call(method, context, time.monotonic())
+        async def handle(body: bytes, context: Context) -> None:
+            call = self._call(method, context)
             in_flight.inc()
             self._in_flight += 1
             error: DatacoordError | None = None
             code = "CANCELLED"
             try:
-                async for response in behaviour(self._admit(body, request_class), call):
-                    yield response
+                # Closed here and now when the client goes away, not when the garbage collector finds it.
+                async with aclosing(behaviour(self._admit(body, request_class), call)) as responses:
+                    async for response in responses:
+                        await context.write(response)
                 code = "OK"
             except Exception as raised:  # noqa: BLE001 - the one place where everything unexpected ends
                 error = self._explain(raised, call)
@@ -170,10 +173,10 @@ class Guard:
 
         return handle
 
-    def _call(self, method: str, context: Context, started: float) -> Call:
+    def _call(self, method: str, context: Context) -> Call:
         remaining = context.time_remaining()
         seconds = self._deadline_seconds_max if remaining is None else min(remaining, self._deadline_seconds_max)
-        return Call(method, _caller(context.invocation_metadata() or ()), started + seconds)
+        return Call(method, _caller(context.invocation_metadata() or ()), asyncio.get_running_loop().time() + seconds)
 
     def _admit(self, body: bytes, request_class: type[Message]) -> Message:
         if self._draining:

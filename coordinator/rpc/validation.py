@@ -9,8 +9,9 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from coordinator.core.model import BinlogFacts, ChannelMode, LaneSave, Save
+from coordinator.core.model import BinlogFacts, LaneSave, Save
 from coordinator.core.save import check_distinct, check_shape
+from coordinator.store import ChannelIdentity
 from datacoord import limits
 from datacoord.errors import BatchTooLargeError, InvalidFieldError, PathNotAllowedError
 from datacoord.paths import BinlogKind, BinlogPath
@@ -106,6 +107,11 @@ def page_size(value: int) -> int:
     return min(value or limits.PAGE_SIZE_DEFAULT, limits.PAGE_SIZE_MAX)
 
 
+def page_token(value: str) -> str:
+    """Checks that a token could be one; whether it is one of this list, the store knows."""
+    return label(value, "page_token", limits.PAGE_TOKEN_CHARS_MAX)
+
+
 def position(message: common_pb2.MsgPosition, channel: str) -> Position:
     """Checks and reads a position of the named channel."""
     if message.channel_name and message.channel_name != channel:
@@ -151,21 +157,20 @@ def save_batch(parts: Sequence[data_coord_pb2.ChannelBinlogs]) -> None:
         )
 
 
-def save(part: data_coord_pb2.ChannelBinlogs, channel_id: int | None, mode: ChannelMode | None) -> Save:
+def save(part: data_coord_pb2.ChannelBinlogs, channel: ChannelIdentity | None) -> Save:
     """Checks and reads one channel's part of a save.
 
     Args:
         part: the part; its name is checked already.
-        channel_id: number of the channel; None = no such channel, which the rules answer.
-        mode: of the channel; None likewise.
+        channel: what is known of the channel; None = there is none of this name, which the rules answer.
     """
     count(part.lanes, "lanes", limits.SAVE_CHANNEL_LANES_MAX)
     number(part.epoch, "epoch", 0)
     seen: set[int] = set()
-    lanes = tuple(_lane(part, lane, channel_id, seen) for lane in part.lanes)
+    lanes = tuple(_lane(part, lane, channel.channel_id if channel else None, seen) for lane in part.lanes)
     checkpoint = position(part.check_point, part.channel_name) if part.HasField("check_point") else None
     read = Save(part.channel_name, part.epoch, lanes, checkpoint)
-    check_shape(read, mode)
+    check_shape(read, channel.mode if channel else None)
     return read
 
 
