@@ -4,6 +4,7 @@ Milvus's AvgBalanceChannelPolicy releases channels even from nodes below the ave
 loop); this one moves only from nodes above the even share, and only what another node lacks.
 """
 
+import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -56,40 +57,95 @@ class AssignmentPlan:
 def plan_assignment(channels: Iterable[HeldChannel], nodes: Sequence[NodeFacts]) -> AssignmentPlan:
     """Plans one round.
 
-    Free channels go to the least loaded node that can read them; a stopping node is asked for all of its channels; a node
-    above its even share is asked for what nodes below theirs lack. Channels on their way back count for nobody.
+    Free channels go to the least loaded node that can read them; a stopping node is asked for all of its channels; then the
+    most loaded node is asked for what a node at least two below it can read, until no such pair is left. A channel on its way
+    back counts for the node that will get it, so that one that is slow to come back neither stops nor doubles the balancing.
 
     Returns:
         the plan; empty when all is even. Deterministic: ties go to the smaller number.
     """
     held = sorted(channels, key=lambda channel: channel.channel_id)
-    alive = {node.node_id: node for node in nodes}
-    load = {node.node_id: 0 for node in nodes if not node.stopping}
-    for channel in held:
-        if channel.node_id in load and not channel.releasing:
-            load[channel.node_id] += 1
-
-    assign: list[tuple[int, int]] = []
+    loads = _Loads(nodes)
+    stopping = {node.node_id for node in nodes if node.stopping}
+    movable: dict[int, dict[int, list[int]]] = {}
+    free: list[HeldChannel] = []
+    returning: list[HeldChannel] = []
     release: list[int] = []
     for channel in held:
         if channel.node_id == 0:
-            takers = [node_id for node_id in load if channel.collection_id in alive[node_id].collection_ids]
-            if takers:
-                taker = min(takers, key=lambda node_id: (load[node_id], node_id))
-                load[taker] += 1
-                assign.append((channel.channel_id, taker))
-        elif not channel.releasing and channel.node_id in alive and alive[channel.node_id].stopping:
+            free.append(channel)
+        elif channel.releasing:
+            returning.append(channel)
+        elif channel.node_id in stopping:
+            returning.append(channel)
             release.append(channel.channel_id)
+        elif channel.node_id in loads.load:
+            loads.add(channel.node_id, 1)
+            movable.setdefault(channel.node_id, {}).setdefault(channel.collection_id, []).append(channel.channel_id)
 
-    returning = sum(1 for channel in held if channel.releasing) + len(release)
-    for channel in reversed(held):
-        if channel.node_id not in load or channel.releasing:
-            continue
-        takers = [node_id for node_id in load if channel.collection_id in alive[node_id].collection_ids]
-        smallest = min(takers, key=lambda node_id: (load[node_id], node_id), default=channel.node_id)
-        # Channels already on their way back will fill the least loaded nodes first: do not release for that room again.
-        if load[channel.node_id] - load[smallest] >= 2 and returning <= 0:
-            load[channel.node_id] -= 1
-            load[smallest] += 1
-            release.append(channel.channel_id)
+    assign: list[tuple[int, int]] = []
+    for channel in free:
+        taker = loads.least(channel.collection_id)
+        if taker:
+            loads.add(taker, 1)
+            assign.append((channel.channel_id, taker))
+    for channel in returning:
+        taker = loads.least(channel.collection_id)
+        if taker:
+            loads.add(taker, 1)
+    release += _even_out(loads, movable)
     return AssignmentPlan(tuple(assign), tuple(release))
+
+
+class _Loads:
+    """How many channels each node that takes channels has, with the least loaded reader of each collection at hand."""
+
+    def __init__(self, nodes: Sequence[NodeFacts]) -> None:
+        self._nodes = {node.node_id: node for node in nodes if not node.stopping}
+        self.load = dict.fromkeys(self._nodes, 0)
+        self._heaps: dict[int, list[tuple[int, int]]] = {}
+
+    def add(self, node_id: int, count: int) -> None:
+        self.load[node_id] += count
+        for collection_id in self._nodes[node_id].collection_ids & self._heaps.keys():
+            heapq.heappush(self._heaps[collection_id], (self.load[node_id], node_id))
+
+    def least(self, collection_id: int) -> int:
+        """The least loaded node that can read a collection; 0 = there is none."""
+        heap = self._heaps.get(collection_id)
+        if heap is None:
+            readers = [node for node in self._nodes.values() if collection_id in node.collection_ids]
+            heap = self._heaps[collection_id] = [(self.load[node.node_id], node.node_id) for node in readers]
+            heapq.heapify(heap)
+        while heap and heap[0][0] != self.load[heap[0][1]]:
+            heapq.heappop(heap)  # an entry from before that node's load changed
+        return heap[0][1] if heap else 0
+
+
+def _even_out(loads: _Loads, movable: dict[int, dict[int, list[int]]]) -> list[int]:
+    """Channels to ask for, each from the most loaded node that has one to give.
+
+    It ends: every move lowers the sum of the squares of the loads.
+
+    Args:
+        loads: changed as if every channel had arrived where it will go.
+        movable: channels by node and collection, by number; emptied from the end.
+    """
+    release: list[int] = []
+    while True:
+        before = len(release)
+        givers = [(-load, node_id) for node_id, load in loads.load.items()]
+        heapq.heapify(givers)
+        while givers:
+            negative, giver = heapq.heappop(givers)
+            held = movable.get(giver, {}).items()
+            takers = [(loads.load[taker], taker, c) for c, ids in held if ids and (taker := loads.least(c))]
+            lowest, taker, collection_id = min(takers, default=(loads.load[giver], giver, 0))
+            if -negative != loads.load[giver] or loads.load[giver] - lowest < 2:
+                continue
+            release.append(movable[giver][collection_id].pop())
+            loads.add(giver, -1)
+            loads.add(taker, 1)
+            heapq.heappush(givers, (-loads.load[giver], giver))
+        if len(release) == before:
+            return release

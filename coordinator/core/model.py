@@ -54,10 +54,12 @@ class LaneFacts:
     Attributes:
         progress: end of the last registered range; 0 while the lane has no row.
         dropped: its partition is dropped.
+        exists: False: the collection never had this partition.
     """
 
     progress: int = 0
     dropped: bool = False
+    exists: bool = True
 
 
 NO_LANE = LaneFacts()

@@ -35,6 +35,12 @@ def fenced(channel: ChannelFacts, epoch: int) -> Refusal:
     return Refusal(Reason.FENCED, sentence, {**_facts(channel), "requested_epoch": str(epoch)})
 
 
+def partition_not_found(channel: ChannelFacts, partition_id: int) -> Refusal:
+    """A range names a partition that the collection never had."""
+    sentence = f"the collection of channel {channel.name!r} has no partition {partition_id}; create it first"
+    return Refusal(Reason.PARTITION_NOT_FOUND, sentence, {**_facts(channel), "partition_id": str(partition_id)})
+
+
 def gap(channel: ChannelFacts, partition_id: int, timestamp_from: int) -> Refusal:
     """A range starts beyond the lane's progress."""
     progress = channel.lane(partition_id).progress
@@ -78,5 +84,8 @@ def wrong_mode(channel: ChannelFacts) -> Refusal:
 
 def owned(channel: ChannelFacts, lease_until_ms: int) -> Refusal:
     """Another claimant's lease lives."""
-    sentence = f"channel {channel.name!r} is claimed by {channel.owner!r} and its lease lives; wait for it to end or claim with force"
+    sentence = (
+        f"channel {channel.name!r} is claimed by {channel.owner!r} and its lease lives; "
+        "wait for it to end or claim with force"
+    )
     return Refusal(Reason.OWNED, sentence, {**_facts(channel), "lease_until_ms": str(lease_until_ms)})

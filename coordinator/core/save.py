@@ -107,6 +107,9 @@ def decide_save(channel: ChannelFacts | None, save: Save) -> Refusal | SaveDecis
 
 
 def _refuse_lanes(channel: ChannelFacts, save: Save) -> Refusal | None:
+    for lane in save.lanes:
+        if not channel.lane(lane.partition_id).exists:
+            return refusals.partition_not_found(channel, lane.partition_id)
     live = [lane for lane in save.lanes if not channel.lane(lane.partition_id).dropped]
     for lane in live:
         if lane.timestamp_from > channel.lane(lane.partition_id).progress:

@@ -1,0 +1,118 @@
+"""Who should hold which channel."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.core.assignment import HeldChannel, NodeFacts, plan_assignment
+
+NODES = 5
+COLLECTIONS = 3
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> tuple[list[HeldChannel], list[NodeFacts]]:
+    """Any cluster, reachable or not."""
+    nodes = [
+        NodeFacts(
+            node_id,
+            frozenset(draw(st.sets(st.integers(1, COLLECTIONS), min_size=1))),
+            stopping=draw(st.integers(0, 4)) == 0,
+        )
+        for node_id in range(1, draw(st.integers(0, NODES)) + 1)
+    ]
+    channels = []
+    for channel_id in range(1, draw(st.integers(0, 40)) + 1):
+        collection_id = draw(st.integers(1, COLLECTIONS))
+        owners = [0, *(node.node_id for node in nodes if collection_id in node.collection_ids)]
+        node_id = draw(st.sampled_from(owners))
+        channels.append(HeldChannel(channel_id, collection_id, node_id, releasing=node_id != 0 and draw(st.booleans())))
+    return channels, nodes
+
+
+def carried_out(
+    channels: list[HeldChannel], nodes: list[NodeFacts], *, come_back: bool
+) -> tuple[list[HeldChannel], int]:
+    """The cluster after one round, and how many channels the round touched."""
+    plan = plan_assignment(channels, nodes)
+    takers = dict(plan.assign)
+    asked = set(plan.release)
+    after = []
+    for channel in channels:
+        releasing = channel.releasing or channel.channel_id in asked
+        back = releasing and come_back
+        node_id = takers.get(channel.channel_id, 0 if back else channel.node_id)
+        after.append(HeldChannel(channel.channel_id, channel.collection_id, node_id, releasing=releasing and not back))
+    return after, len(plan.assign) + len(plan.release)
+
+
+@given(clusters())
+def test_a_plan_touches_only_what_it_may(cluster: tuple[list[HeldChannel], list[NodeFacts]]) -> None:
+    """A channel given to a node that cannot read it, or that is stopping, would never land another row."""
+    channels, nodes = cluster
+    by_id = {channel.channel_id: channel for channel in channels}
+    readers = {node.node_id: node for node in nodes if not node.stopping}
+
+    plan = plan_assignment(channels, nodes)
+
+    for channel_id, node_id in plan.assign:
+        assert by_id[channel_id].node_id == 0
+        assert by_id[channel_id].collection_id in readers[node_id].collection_ids
+    for channel_id in plan.release:
+        assert by_id[channel_id].node_id != 0
+        assert not by_id[channel_id].releasing
+    assert len({channel_id for channel_id, _ in plan.assign}) == len(plan.assign)
+    assert len(set(plan.release)) == len(plan.release)
+
+
+@given(clusters())
+def test_rounds_end_even_and_then_leave_everything_alone(
+    cluster: tuple[list[HeldChannel], list[NodeFacts]],
+) -> None:
+    """A plan that is never satisfied moves channels for ever, and every move is a replay."""
+    channels, nodes = cluster
+    for _ in range(2 * len(channels) + 3):
+        channels, touched = carried_out(channels, nodes, come_back=True)
+        if not touched and not any(channel.releasing for channel in channels):
+            break
+
+    readers = [node for node in nodes if not node.stopping]
+    load = {node.node_id: sum(channel.node_id == node.node_id for channel in channels) for node in nodes}
+    for channel in channels:
+        takers = [node.node_id for node in readers if channel.collection_id in node.collection_ids]
+        assert (channel.node_id != 0) == bool(takers)
+        if channel.node_id:
+            assert load[channel.node_id] - min(load[taker] for taker in takers) <= 1
+    assert not plan_assignment(channels, nodes).assign
+    assert not plan_assignment(channels, nodes).release
+
+
+def test_a_new_node_gets_its_share_with_as_few_moves_as_possible() -> None:
+    """Milvus's average policy releases even from nodes below the average."""
+    channels = [HeldChannel(i, 1, node_id=1 + i % 2) for i in range(1, 13)]
+    nodes = [NodeFacts(n, frozenset({1})) for n in (1, 2, 3)]
+
+    plan = plan_assignment(channels, nodes)
+
+    assert len(plan.release) == 4
+    assert plan.assign == ()
+
+
+def test_a_channel_that_is_slow_to_come_back_does_not_stop_the_balancing() -> None:
+    """One stuck hand-over must not leave a new node empty for ever."""
+    channels = [HeldChannel(i, 1, node_id=1, releasing=i == 1) for i in range(1, 11)]
+    nodes = [NodeFacts(n, frozenset({1})) for n in (1, 2)]
+
+    plan = plan_assignment(channels, nodes)
+
+    assert len(plan.release) == 4
+
+
+def test_a_stopping_node_is_asked_for_everything_and_given_nothing() -> None:
+    """Otherwise it could never end."""
+    channels = [HeldChannel(1, 1, 1), HeldChannel(2, 1, 1, releasing=True), HeldChannel(3, 1, 0)]
+    nodes = [NodeFacts(1, frozenset({1}), stopping=True), NodeFacts(2, frozenset({1}))]
+
+    plan = plan_assignment(channels, nodes)
+
+    assert plan.release == (1,)
+    assert plan.assign == ((3, 2),)
