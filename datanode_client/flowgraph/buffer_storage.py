@@ -68,6 +68,10 @@ class BufferStorage(Generic[PayloadT]):
             )
         return type(event) is not EndOfPartition and type(event) is not Tick
 
+    def passes_through(self, channel_index: int, blocked: AbstractSet[int]) -> bool:
+        """Whether an accepted event need not be kept: it is next. All that was ready before must have been taken out."""
+        return channel_index not in blocked
+
     def add(self, channel_index: int, event: GateEvent[PayloadT]) -> None:
         """Keeps an accepted event."""
         self._arrivals += 1
@@ -126,6 +130,8 @@ class BufferStorage(Generic[PayloadT]):
 class TimestampMerge(BufferStorage[PayloadT]):
     """Events of inputs on one timeline, in the order of their timestamps; the rules are those of `CheckpointedInputGate`.
 
+    Looks at every input once per message that comes out, so it is meant for tens of inputs, not thousands.
+
     Args:
         channel_count: inputs, numbered from 0.
         split: cuts data that holds several messages; needed only if there is such data.
@@ -179,6 +185,10 @@ class TimestampMerge(BufferStorage[PayloadT]):
         elif type(event) is EndOfPartition:
             self._watermarks[channel_index] = NEVER - 1
         return True
+
+    def passes_through(self, channel_index: int, blocked: AbstractSet[int]) -> bool:
+        """As `BufferStorage.passes_through`; with one input there is nothing to merge."""
+        return len(self._queues) == 1 and super().passes_through(channel_index, blocked)
 
     def add(self, channel_index: int, event: GateEvent[PayloadT]) -> None:
         """Keeps an accepted event; a tick has had its effect and needs no place."""

@@ -116,7 +116,6 @@ class CheckpointedInputGate(Generic[PayloadT]):
         self._storage: BufferStorage[PayloadT] = (
             TimestampMerge(channel_count, split) if order is MergeOrder.TIMESTAMP else BufferStorage(channel_count)
         )
-        self._passes_through = channel_count == 1
         self._max_held_bytes = max_held_bytes
         self._max_waiting_bytes = max_waiting_bytes
         self._handed_out_to = -1
@@ -169,10 +168,12 @@ class CheckpointedInputGate(Generic[PayloadT]):
         if not self._storage.accept(channel_index, event):
             return []
         output: list[GateOutput[PayloadT]] = []
-        if self._passes_through:
+        if self._storage.passes_through(channel_index, self._barrier_handler.blocked_channels):
             self._process(channel_index, event, output)
-            return output
-        self._storage.add(channel_index, event)
+            if isinstance(event, Data):
+                return output
+        else:
+            self._storage.add(channel_index, event)
         self._hand_out_ready(output)
         return output
 
@@ -195,6 +196,8 @@ class CheckpointedInputGate(Generic[PayloadT]):
             while ready := storage.pop_ready(handler.blocked_channels):
                 for channel_index, event in ready:
                     self._process(channel_index, event, output)
+            if not handler.blocked_channels:
+                break
             # Only now, with nothing left to hand out, is what remains really held back.
             if self._max_held_bytes is not None and self.held_bytes > self._max_held_bytes:
                 output += handler.abort_pending(CheckpointFailureReason.LIMIT_EXCEEDED)
