@@ -95,8 +95,8 @@ class Broker:
                 for update in updates
             ]
         )
-        response: data_coord_pb2.UpdateChannelCheckpointResponse = await self._once(
-            "UpdateChannelCheckpoint", request, timeout_seconds
+        response: data_coord_pb2.UpdateChannelCheckpointResponse = await self._repeated(
+            "UpdateChannelCheckpoint", request, timeout_seconds, give_up_seconds=0.0
         )
         return _checkpoint_answers(updates, response)
 
@@ -114,16 +114,20 @@ class Broker:
         return response
 
     async def heartbeat(
-        self, request: data_coord_pb2.ReportDataNodeTtMsgsRequest
+        self, request: data_coord_pb2.ReportDataNodeTtMsgsRequest, *, give_up_seconds: float = 0.0
     ) -> data_coord_pb2.ReportDataNodeTtMsgsResponse:
-        """Reports, once: the next heartbeat is the repetition.
+        """Reports, once unless told otherwise: the next heartbeat is the repetition.
+
+        Args:
+            request: the report.
+            give_up_seconds: repeat for so long; for the last report of a session, which no other follows.
 
         Raises:
             SessionNotFoundError: the session is over.
             DatacoordError: not answered in time, or refused.
         """
-        response: data_coord_pb2.ReportDataNodeTtMsgsResponse = await self._once(
-            "ReportDataNodeTtMsgs", request, self._config.heartbeat_timeout_seconds
+        response: data_coord_pb2.ReportDataNodeTtMsgsResponse = await self._repeated(
+            "ReportDataNodeTtMsgs", request, self._config.heartbeat_timeout_seconds, give_up_seconds
         )
         return response
 
@@ -208,7 +212,9 @@ class Broker:
             one claim per channel, in order.
         """
         request = data_coord_pb2.ClaimChannelsRequest(owner_name=owner_name, channel_names=channel_names, force=force)
-        response: data_coord_pb2.ClaimChannelsResponse = await self._repeated("ClaimChannels", request, give_up_seconds)
+        response: data_coord_pb2.ClaimChannelsResponse = await self._repeated(
+            "ClaimChannels", request, give_up_seconds=give_up_seconds
+        )
         return [
             Claim(result.channel_name, None, from_status(result.error))
             if result.HasField("error")
@@ -228,7 +234,9 @@ class Broker:
         channels: list[admin_pb2.ChannelInfo] = []
         request = admin_pb2.ListChannelsRequest(collection_name=collection_name)
         while True:
-            page: admin_pb2.ListChannelsResponse = await self._repeated("ListChannels", request, give_up_seconds)
+            page: admin_pb2.ListChannelsResponse = await self._repeated(
+                "ListChannels", request, give_up_seconds=give_up_seconds
+            )
             channels.extend(page.channels)
             if not page.next_page_token:
                 return channels
@@ -243,7 +251,9 @@ class Broker:
         data_nodes: list[admin_pb2.DataNodeInfo] = []
         request = admin_pb2.ListDataNodesRequest(job=job)
         while True:
-            page: admin_pb2.ListDataNodesResponse = await self._repeated("ListDataNodes", request, give_up_seconds)
+            page: admin_pb2.ListDataNodesResponse = await self._repeated(
+                "ListDataNodes", request, give_up_seconds=give_up_seconds
+            )
             data_nodes.extend(page.data_nodes)
             if not page.next_page_token:
                 return data_nodes
@@ -320,21 +330,17 @@ class Broker:
                 return infos
             request.page_token = page.next_page_token
 
-    async def _attempt(self, method: str, request: Message, timeout_seconds: float | None = None) -> Any:
+    async def _attempt(self, method: str, request: Message, timeout_seconds: float = 0.0) -> Any:
+        """Makes one attempt; its deadline is the configured one unless the caller has its own."""
         return await self._lines().connection.call(
-            method, request, self._config.call_timeout_seconds if timeout_seconds is None else timeout_seconds
+            method, request, timeout_seconds or self._config.call_timeout_seconds
         )
 
-    async def _once(self, method: str, request: Message, timeout_seconds: float) -> Any:
-        try:
-            return await self._attempt(method, request, timeout_seconds)
-        except CallFailedError as failure:
-            raise failure.error from failure
-
-    async def _repeated(self, method: str, request: Message, give_up_seconds: float | None = None) -> Any:
-        timeout_seconds = self._config.call_timeout_seconds
-        if give_up_seconds is not None:
-            timeout_seconds = min(timeout_seconds, give_up_seconds)
+    async def _repeated(
+        self, method: str, request: Message, timeout_seconds: float = 0.0, give_up_seconds: float | None = None
+    ) -> Any:
+        if give_up_seconds:
+            timeout_seconds = min(timeout_seconds or self._config.call_timeout_seconds, give_up_seconds)
         return await until_known(
             lambda: self._attempt(method, request, timeout_seconds),
             Backoff(self._config.retry, self._rng),

@@ -41,23 +41,6 @@ class RetryConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepAliveConfig:
-    """HTTP/2 pings, which find a connection that died without saying so. The server's floor must lie below `time_seconds`.
-
-    Attributes:
-        time_seconds: ping after so long a silence.
-        timeout_seconds: and give the connection up when nothing comes back for so long.
-    """
-
-    time_seconds: float = 30.0
-    timeout_seconds: float = 10.0
-
-    def __post_init__(self) -> None:
-        _require(self.time_seconds >= 1, "time_seconds", self.time_seconds, "at least 1")
-        _require(self.timeout_seconds > 0, "timeout_seconds", self.timeout_seconds, "above 0")
-
-
-@dataclass(frozen=True, slots=True)
 class SaveBatchConfig:
     """How parts of many channels share one SaveBinlogPaths.
 
@@ -97,13 +80,12 @@ class BrokerConfig:
 
     Attributes:
         target: the coordinator as gRPC understands it, for instance `127.0.0.1:7070`.
-        client_name: who calls (metadata `datacoord-client`), for the coordinator's counters.
+        client_name: who calls, one of `datacoord.transport.CALLERS`, for the coordinator's counters.
         call_timeout_seconds: deadline of one attempt of a call; calls that must be answered are repeated after it.
         heartbeat_timeout_seconds: deadline of one heartbeat; the next one is its repetition.
         watch_stream_seconds: a watch stream is opened anew after so long, so that one that hangs in a proxy cannot hang forever.
         channels_per_call: channels of one release or of one page of recovery info.
         retry: waiting between repetitions.
-        keep_alive: pings.
         save_batch: how saves are batched.
     """
 
@@ -114,7 +96,6 @@ class BrokerConfig:
     watch_stream_seconds: float = 300.0
     channels_per_call: int = 256
     retry: RetryConfig = field(default_factory=RetryConfig)
-    keep_alive: KeepAliveConfig = field(default_factory=KeepAliveConfig)
     save_batch: SaveBatchConfig = field(default_factory=SaveBatchConfig)
 
     def __post_init__(self) -> None:

@@ -13,12 +13,10 @@ import grpc
 from google.protobuf.message import Message
 
 from datacoord.errors import CoordinatorUnreachableError
-from datacoord.limits import MESSAGE_BYTES_MAX
+from datacoord.transport import CALLER_METADATA_KEY, client_options
 from datacoord.v1 import admin_pb2_grpc, data_coord_pb2_grpc
 from datanode_client.calls import CallFailedError
 from datanode_client.client_config import BrokerConfig
-
-CLIENT_METADATA_KEY = "datacoord-client"
 
 _pids_with_grpc: list[int] = []
 """The process in which gRPC was started, as this process or the one it was forked from remembers it; at most one."""
@@ -28,7 +26,7 @@ class Connection:
     """The channel and its stubs. Made inside a running event loop.
 
     Args:
-        config: target, limits, pings.
+        config: target and caller.
 
     Raises:
         CoordinatorUnreachableError: this process was forked from one that had called already.
@@ -47,8 +45,8 @@ class Connection:
         self._config = config
         self._pid = os.getpid()
         self._loop = asyncio.get_running_loop()
-        self._channel = grpc.aio.insecure_channel(config.target, options=_channel_options(config))
-        self._metadata = ((CLIENT_METADATA_KEY, config.client_name),)
+        self._channel = grpc.aio.insecure_channel(config.target, options=client_options())
+        self._metadata = ((CALLER_METADATA_KEY, config.client_name),)
         self._stubs: tuple[Any, ...] = (
             data_coord_pb2_grpc.DataCoordServiceStub(self._channel),  # type: ignore[no-untyped-call]
             admin_pb2_grpc.AdminServiceStub(self._channel),  # type: ignore[no-untyped-call]
@@ -90,17 +88,3 @@ class Connection:
             if hasattr(stub, name):
                 return getattr(stub, name)
         raise AttributeError(name)
-
-
-def _channel_options(config: BrokerConfig) -> list[tuple[str, int]]:
-    return [
-        ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-        ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-        ("grpc.keepalive_time_ms", int(config.keep_alive.time_seconds * 1000)),
-        ("grpc.keepalive_timeout_ms", int(config.keep_alive.timeout_seconds * 1000)),
-        # gRPC would wait up to two minutes before it dials a coordinator that was away again.
-        ("grpc.initial_reconnect_backoff_ms", int(config.retry.delay_seconds_initial * 1000)),
-        ("grpc.max_reconnect_backoff_ms", int(config.retry.delay_seconds_max * 1000)),
-        # Repetition is decided in one place, which knows what may be repeated and counts it.
-        ("grpc.enable_retries", 0),
-    ]

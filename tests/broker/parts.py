@@ -2,7 +2,7 @@
 
 from datacoord.positions import Position
 from datacoord.v1 import common_pb2, data_coord_pb2
-from datanode_client.client_config import BrokerConfig, KeepAliveConfig, RetryConfig, SaveBatchConfig
+from datanode_client.client_config import BrokerConfig, RetryConfig, SaveBatchConfig
 
 
 def quick_config(target: str, **changes: object) -> BrokerConfig:
@@ -11,7 +11,6 @@ def quick_config(target: str, **changes: object) -> BrokerConfig:
         "call_timeout_seconds": 5.0,
         "heartbeat_timeout_seconds": 2.0,
         "retry": RetryConfig(0.002, 0.02),
-        "keep_alive": KeepAliveConfig(),
         "save_batch": SaveBatchConfig(linger_seconds=0.0),
     }
     return BrokerConfig(target=target, **(settings | changes))  # type: ignore[arg-type]

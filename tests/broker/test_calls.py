@@ -19,7 +19,7 @@ from datacoord.errors import (
     to_status,
 )
 from datanode_client.calls import Backoff, CallFailedError
-from datanode_client.client_config import BrokerConfig, KeepAliveConfig, RetryConfig, SaveBatchConfig, SessionConfig
+from datanode_client.client_config import BrokerConfig, RetryConfig, SaveBatchConfig, SessionConfig
 
 REPEATED = {
     grpc.StatusCode.UNAVAILABLE,
@@ -101,7 +101,6 @@ def test_a_delay_is_capped_jittered_and_never_less_than_asked(failures: int, see
         lambda: RetryConfig(delay_seconds_initial=0),
         lambda: RetryConfig(delay_seconds_initial=2, delay_seconds_max=1),
         lambda: RetryConfig(multiplier=0.5),
-        lambda: KeepAliveConfig(time_seconds=0),
         lambda: SaveBatchConfig(calls_in_flight_max=0),
         lambda: SaveBatchConfig(channels_max=100_000),
         lambda: SaveBatchConfig(message_bytes_max=2**31),
