@@ -5,7 +5,7 @@ TYPED := datacoord coordinator datanode_client tools tests
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test test-long lint format types imports proto proto-check bench lock clean
+.PHONY: help setup demo test test-long lint format types imports proto proto-check docs bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ proto-check: setup ## Lint the contract and check that its stubs are fresh
 	@$(BIN)/python tools/generate_stubs.py --image .cache/contract.binpb
 	@$(BIN)/buf lint .cache/contract.binpb --config proto/buf.yaml
 	@$(BIN)/python tools/generate_stubs.py --check
+
+docs: setup ## Write the reference pages of settings and metrics from the code
+	@$(BIN)/python tools/generate_reference.py
 
 bench: setup ## Run a benchmark: NAME=one of benchmarks/*.py; prints a table and, last, one JSON object
 	@if [ -n "$$NAME" ] && [ -f "benchmarks/$$NAME.py" ]; then exec $(BIN)/python "benchmarks/$$NAME.py"; fi; \

@@ -58,7 +58,7 @@ def test_no_tracked_file_knows_the_machine_it_was_written_on(what: str) -> None:
         ("a path of one machine", "cd /" + "work/main"),
         ("a path of one machine", 'open("/' + 'home/me/x")'),
         ("a path out of the repository", "see ../" + "shared/DESIGN.md"),
-        ("a registry host", "https://files." + "pythonhosted.org/packages/x"),
+        ("a registry host", "https://files.pythonhosted" + ".org/packages/x"),
         ("a registry host", "https://py" + "pi.org/simple"),
         ("an index option of pip", "--index" + "-url https://example.com"),
     ],
