@@ -16,6 +16,23 @@ class ScanPriority(IntEnum):
     LOW = 1
 
 
+SCAN_HIGH_PRIORITY_LAG_MS = 10 * 60 * 1000
+"""A region that is no further behind than this is urgent (TiCDC's `old-start-ts-scan-low-priority-threshold`)."""
+
+
+def scan_priority(resolved_ms: int, pd_now_ms: int, *, was_initialized: bool) -> ScanPriority:
+    """Urgency of a region's scan.
+
+    Args:
+        resolved_ms: how far the region has come; 0 = from the beginning of time.
+        pd_now_ms: the time by the same clock; 0 = not known.
+        was_initialized: whether the whole span has been initialized before: then its users follow the present already.
+    """
+    if was_initialized or (resolved_ms and pd_now_ms and pd_now_ms - resolved_ms <= SCAN_HIGH_PRIORITY_LAG_MS):
+        return ScanPriority.HIGH
+    return ScanPriority.LOW
+
+
 @dataclass(eq=False, slots=True)
 class Lease(Generic[T]):
     """A place under the limit.

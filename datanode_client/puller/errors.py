@@ -80,6 +80,7 @@ _ACTIONS = {
     RegionErrorKind.PREWRITE_NOT_MATCH: RegionErrorAction.RETRY_REGION,
     RegionErrorKind.UNKNOWN_OP: RegionErrorAction.RETRY_REGION,
     RegionErrorKind.UNKNOWN_LOG_TYPE: RegionErrorAction.FATAL,
+    RegionErrorKind.REGION_STUCK: RegionErrorAction.RETRY_REGION,
 }
 
 

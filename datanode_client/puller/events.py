@@ -109,6 +109,8 @@ class RegionErrorKind(StrEnum):
     """A change is neither put nor delete."""
     UNKNOWN_LOG_TYPE = "unknown_log_type"
     """A row of a kind that this client does not know: data it would lose."""
+    REGION_STUCK = "region_stuck"
+    """An initialized region has stood still for so long that its store has probably forgotten it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Regions that stand still, the furthest behind first."""
 
 import heapq
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
 
@@ -53,6 +53,10 @@ class RegionTsHeap:
         self._regions = {region_id: item for region_id, item in self._regions.items() if region_id in region_ids}
         self._heap = [(item.ts, item.region_id) for item in self._regions.values()]
         heapq.heapify(self._heap)
+
+    def __iter__(self) -> Iterator[RegionTs]:
+        """All regions, in no order."""
+        return iter(self._regions.values())
 
     def pop(self) -> RegionTs | None:
         """Takes out the region with the smallest timestamp; None if there is none."""

@@ -23,6 +23,9 @@ RESOLVE_LOCK_TASKS_PER_TICK_MAX = 64
 RESOLVE_LOCK_PENALTY_MIN = 1
 """So many ticks a region must have stood still: one that is behind but moves is not held by a lock."""
 
+REGION_STUCK_PENALTY = 60 * 60 * 1000 // RESOLVE_LOCK_TICK_MS
+"""After an hour without any move the region is asked for anew (TiCDC's reconnectInterval): its store may have forgotten it."""
+
 TSO_LOGICAL_BITS = 18
 
 
@@ -183,8 +186,13 @@ class LockResolver:
             pd_now_ms=pd_now_ms,
         )
         if not target_ms:
+            self._heap.keep_only(set())
             return []
         return self._choose(self._stale.request(compose_ts(target_ms)), now_ms)
+
+    def stuck_regions(self) -> list[int]:
+        """Regions that have not moved for an hour, whatever was tried."""
+        return [region.region_id for region in self._heap if region.penalty >= REGION_STUCK_PENALTY]
 
     def finish(self, region_id: int, now_ms: int) -> None:
         """An attempt has ended, well or not."""

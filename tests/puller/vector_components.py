@@ -12,16 +12,22 @@ from datanode_client.puller.admission import AdmissionController, Lease, ScanPri
 from datanode_client.puller.errors import OrderBrokenError, RegionRecovery, classify
 from datanode_client.puller.events import (
     EntriesEvent,
+    EntryBatch,
     LogType,
     OpType,
+    PullerOutput,
     RawKVEntry,
     RegionErrorKind,
+    RegionSpan,
+    Resolved,
+    ResolvedSpans,
     ResolvedTsEvent,
     Row,
 )
 from datanode_client.puller.frontier import Frontier
 from datanode_client.puller.lock_heap import RegionTsHeap
 from datanode_client.puller.matcher import Matcher
+from datanode_client.puller.puller import PullerCore
 from datanode_client.puller.range_lock import LockedRangeState, RangeClaim, RangeLock
 from datanode_client.puller.range_ts_map import RangeTsMap
 from datanode_client.puller.region_router import RegionRouter
@@ -426,6 +432,29 @@ class SpanInitComponent:
         return {"completed_now": self.initialization.add(span_of(span))}
 
 
+class PullerComponent:
+    def new(self, spans: list[list[str | None]], checkpoint_ts: int) -> Json:
+        self.core = PullerCore([span_of(pair) for pair in spans], checkpoint_ts)
+        return {}
+
+    def kv(self, op: str, key: str, value: str = "", commit_ts: int = 0) -> Json:
+        entry = RawKVEntry(OpType[op.upper()], bytes.fromhex(key), bytes.fromhex(value), b"", 0, commit_ts)
+        return self._output(self.core.handle(EntryBatch([entry])))
+
+    def resolved(self, region: int, span: list[str | None], ts: int) -> Json:
+        return self._output(self.core.handle(ResolvedSpans(ts, [RegionSpan(region, span_of(span))])))
+
+    def resolved_ts(self) -> Json:
+        return {"resolved_ts": self.core.resolved_ts, "ts": self.core.resolved_ts}
+
+    @staticmethod
+    def _output(output: PullerOutput | None) -> Json:
+        if isinstance(output, Resolved):
+            return {"output": [{"resolved": output.ts}]}
+        entries = output.entries if output else []
+        return {"output": [{"key": entry.key.hex(), "commit_ts": entry.commit_ts} for entry in entries]}
+
+
 COMPONENTS: dict[str, Callable[[], object]] = {
     "frontier": FrontierComponent,
     "span": SpanComponent,
@@ -439,6 +468,7 @@ COMPONENTS: dict[str, Callable[[], object]] = {
     "lock_heap": LockHeapComponent,
     "resolve_lock": ResolveLockComponent,
     "span_init": SpanInitComponent,
+    "puller": PullerComponent,
 }
 
 
