@@ -61,7 +61,7 @@ bench: setup ## Run a benchmark: NAME=one of benchmarks/*.py; prints a table and
 	@if [ -n "$$NAME" ] && [ -f "benchmarks/$$NAME.py" ]; then exec $(BIN)/python "benchmarks/$$NAME.py"; fi; \
 	echo "bench: name one with NAME=…; there are: $$(cd benchmarks 2>/dev/null && ls *.py 2>/dev/null | sed 's/\.py$$//' | tr '\n' ' ')" >&2; exit 2
 
-lock: ## Write requirements/*.lock from pyproject.toml: [UPGRADE=1]
+lock: setup ## Write requirements/*.lock from pyproject.toml: [UPGRADE=1]
 	@$(BIN)/python tools/lock.py $(if $(UPGRADE),--upgrade)
 
 clean: ## Remove caches, builds and the files of the demo; .venv stays

@@ -22,6 +22,7 @@ OPTIONS = (
     "--no-emit-index-url",
     "--no-header",
     "--no-annotate",
+    "--system-certs",  # trust whom the machine trusts, as pip does
     "--quiet",
 )
 
@@ -50,7 +51,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as tmp:
             venv.create(Path(tmp) / "venv", with_pip=True)
             bin_dir = Path(tmp) / "venv" / "bin"
-            subprocess.run([bin_dir / "python", "-m", "pip", "install", "--quiet", UV], check=True)
+            subprocess.run(
+                [bin_dir / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", UV], check=True
+            )
             uv = bin_dir / "uv"
             java = Path(tmp) / "java.in"
             java.write_text("\n".join(project["optional-dependencies"]["java"]) + "\n")
