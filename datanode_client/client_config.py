@@ -118,15 +118,17 @@ class SessionConfig:
         drain_timeout_seconds: how long one channel may take to make its rows durable when it is handed back; after it the
             channel goes back as it is, and its next owner reads the rest again.
         stop_timeout_seconds: how long `DataNode.stop` may take in all before everything left is dropped. Dropping loses nothing.
+        farewell_seconds: how long the last report of a session is repeated; unheard, the session ends with its lease.
         restart: waiting before a channel whose graph failed is handed back to come again under a new epoch.
         restart_reset_seconds: a graph that ran for so long has recovered: its next failure waits the initial delay again.
     """
 
     drain_timeout_seconds: float = 60.0
     stop_timeout_seconds: float = 90.0
+    farewell_seconds: float = 5.0
     restart: RetryConfig = field(default_factory=lambda: RetryConfig(0.2, 30.0))
     restart_reset_seconds: float = 60.0
 
     def __post_init__(self) -> None:
-        for name in ("drain_timeout_seconds", "stop_timeout_seconds", "restart_reset_seconds"):
+        for name in ("drain_timeout_seconds", "stop_timeout_seconds", "farewell_seconds", "restart_reset_seconds"):
             _require(getattr(self, name) > 0, name, getattr(self, name), "above 0")
