@@ -1,0 +1,293 @@
+"""Everything in which SQLite and PostgreSQL differ. No other module asks which of them it talks to.
+
+Statements are SQLAlchemy Core and the same for both; `SELECT … FOR NO KEY UPDATE` is one of them (SQLite, where a write transaction
+excludes all others from its beginning, has no row locks and compiles it to nothing).
+"""
+
+import abc
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from sqlalchemy import BigInteger, Engine, cast, create_engine, event, exc, extract, func, select, text
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg as PostgresqlDialect
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite as SqliteDialect
+from sqlalchemy.engine import Connection, Dialect, make_url
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from datacoord.errors import ConfigInvalidError
+
+_WAL_AUTOCHECKPOINT_PAGES = 4000
+_CACHE_KIB = 65_536
+_MIGRATION_LOCK_KEY = 0x6461_7461_636F_6F72  # "datacoor"
+_LOCK_POLL_SECONDS = 0.02
+
+
+class DatabaseKind(abc.ABC):
+    """One of the databases.
+
+    Attributes:
+        runs_on_loop: True: statements run on the event loop's own thread and only COMMIT in a worker (SQLite's driver gives
+            up the GIL with every row, so that statements in a thread beside a busy loop are up to 1,000 times slower);
+            False: whole transactions run in a worker thread.
+        rows_per_statement: how many values an IN list may have.
+        driver_dialect: compiles statements that go to the driver directly, with positional parameters.
+    """
+
+    runs_on_loop: bool
+    rows_per_statement = 1000
+    driver_dialect: Dialect
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    @abc.abstractmethod
+    def writer(self, busy_timeout_ms: int) -> Engine:
+        """An engine whose transactions write: one connection."""
+
+    @abc.abstractmethod
+    def reader(self, busy_timeout_ms: int) -> Engine:
+        """An engine whose transactions only read, each from one snapshot."""
+
+    @abc.abstractmethod
+    def migrator(self, busy_timeout_ms: int) -> Engine:
+        """An engine for schema changes: one connection, no foreign keys enforced while tables are rebuilt."""
+
+    @abc.abstractmethod
+    def lock_for_migration(self, connection: Connection) -> None:
+        """Begins the one transaction that may change the schema; waits for others that do."""
+
+    @abc.abstractmethod
+    def now_ms(self, connection: Connection) -> int:
+        """The database's clock, in milliseconds since the epoch."""
+
+    @abc.abstractmethod
+    def is_transient(self, error: exc.DBAPIError) -> bool:
+        """Whether the same transaction may well succeed at once: a lock was held, two transactions waited for each other."""
+
+    @abc.abstractmethod
+    def commit_was_refused(self, error: exc.DBAPIError) -> bool:
+        """Whether an error of COMMIT means that nothing was committed; False where that is not known."""
+
+    @abc.abstractmethod
+    def is_missing(self) -> bool:
+        """Whether the database does not exist at all, as far as that can be told without creating it."""
+
+    @abc.abstractmethod
+    def make_place(self) -> None:
+        """Creates what a new database needs to be created in."""
+
+    @abc.abstractmethod
+    def broken_references(self, connection: Connection) -> str:
+        """After a migration: name of a table with rows that refer to nothing; empty = none."""
+
+
+class Sqlite(DatabaseKind):
+    """The embedded default: WAL, synchronous=FULL, BEGIN IMMEDIATE."""
+
+    runs_on_loop = True
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.driver_dialect = SqliteDialect()
+        self.path = make_url(url).database or ""
+        if not self.path or self.path == ":memory:":
+            message = f"the database {url!r} has no file; a coordinator that forgets is of no use: name a file"
+            raise ConfigInvalidError(message, database_url=url)
+
+    def writer(self, busy_timeout_ms: int) -> Engine:  # noqa: ARG002 - the caller waits, so that the loop does not
+        """See the base class. A transaction takes the write lock when it begins: an upgrade from read to write cannot wait."""
+        return self._engine("BEGIN IMMEDIATE", pool_size=1, busy_timeout_ms=0, pragmas=["foreign_keys=ON"])
+
+    def reader(self, busy_timeout_ms: int) -> Engine:
+        """See the base class. In WAL mode readers wait for nobody."""
+        return self._engine("BEGIN", pool_size=4, busy_timeout_ms=busy_timeout_ms, pragmas=["query_only=ON"])
+
+    def migrator(self, busy_timeout_ms: int) -> Engine:
+        """See the base class."""
+        return self._engine(
+            "BEGIN IMMEDIATE", pool_size=1, busy_timeout_ms=busy_timeout_ms, pragmas=["foreign_keys=OFF"]
+        )
+
+    def _engine(self, begin: str, *, pool_size: int, busy_timeout_ms: int, pragmas: list[str]) -> Engine:
+        engine = create_engine(
+            self.url,
+            pool_size=pool_size,
+            max_overflow=0,
+            connect_args={"check_same_thread": False, "timeout": busy_timeout_ms / 1000},
+        )
+
+        @event.listens_for(engine, "connect")
+        def _set_up(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
+            # The driver must not begin transactions by itself: it would begin them as readers.
+            connection.isolation_level = None
+            _journal_in_wal(connection)
+            for pragma in (
+                "synchronous=FULL",
+                f"wal_autocheckpoint={_WAL_AUTOCHECKPOINT_PAGES}",
+                f"cache_size=-{_CACHE_KIB}",
+                "temp_store=MEMORY",
+                *pragmas,
+            ):
+                _execute(connection, f"PRAGMA {pragma}")
+
+        @event.listens_for(engine, "begin")
+        def _begin(connection: Connection) -> None:
+            connection.exec_driver_sql(begin)
+
+        return engine
+
+    def lock_for_migration(self, connection: Connection) -> None:
+        """See the base class."""
+        connection.begin()
+
+    def now_ms(self, connection: Connection) -> int:  # noqa: ARG002
+        """See the base class. SQLite has no clock of its own: it is the machine's, which all its users share."""
+        return time.time_ns() // 1_000_000
+
+    def is_transient(self, error: exc.DBAPIError) -> bool:
+        """See the base class."""
+        return _sqlite_code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+
+    def commit_was_refused(self, error: exc.DBAPIError) -> bool:
+        """See the base class.
+
+        Only a lock refuses for certain. After a failed write or sync the frame that commits may be in the log file already, and
+        count after a crash.
+        """
+        return self.is_transient(error)
+
+    def is_missing(self) -> bool:
+        """See the base class."""
+        return not Path(self.path).exists()
+
+    def make_place(self) -> None:
+        """See the base class."""
+        Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+
+    def broken_references(self, connection: Connection) -> str:
+        """See the base class. Tables are rebuilt with foreign keys off."""
+        broken = connection.execute(text("PRAGMA foreign_key_check")).first()
+        return str(broken[0]) if broken is not None else ""
+
+
+def _execute(connection: DBAPIConnection, statement: str) -> None:
+    cursor = connection.cursor()
+    cursor.execute(statement)
+    cursor.close()
+
+
+def _journal_in_wal(connection: DBAPIConnection) -> None:
+    # Several processes that open a new file at once get SQLITE_BUSY here without the busy handler being asked.
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            _execute(connection, "PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(_LOCK_POLL_SECONDS)
+        else:
+            return
+
+
+def _sqlite_code(error: exc.DBAPIError) -> int:
+    code: int = getattr(error.orig, "sqlite_errorcode", 0)
+    return code & 0xFF
+
+
+class Postgresql(DatabaseKind):
+    """The deployed one: synchronous_commit=on, rows locked before they are decided on."""
+
+    runs_on_loop = False
+
+    def __init__(self, url: str) -> None:
+        super().__init__(make_url(url).set(drivername="postgresql+psycopg").render_as_string(hide_password=False))
+        self.driver_dialect = PostgresqlDialect(paramstyle="format")  # type: ignore[no-untyped-call]
+
+    def writer(self, busy_timeout_ms: int) -> Engine:
+        """See the base class."""
+        return self._engine(pool_size=1, busy_timeout_ms=busy_timeout_ms, isolation_level="READ COMMITTED")
+
+    def reader(self, busy_timeout_ms: int) -> Engine:
+        """See the base class."""
+        engine = self._engine(pool_size=4, busy_timeout_ms=busy_timeout_ms, isolation_level="REPEATABLE READ")
+        return engine.execution_options(postgresql_readonly=True)
+
+    def migrator(self, busy_timeout_ms: int) -> Engine:
+        """See the base class."""
+        return self._engine(pool_size=1, busy_timeout_ms=busy_timeout_ms, isolation_level="READ COMMITTED")
+
+    def _engine(self, *, pool_size: int, busy_timeout_ms: int, isolation_level: str) -> Engine:
+        options = f"-c synchronous_commit=on -c lock_timeout={busy_timeout_ms} -c timezone=UTC"
+        return create_engine(
+            self.url,
+            pool_size=pool_size,
+            max_overflow=0,
+            pool_pre_ping=True,
+            isolation_level=isolation_level,
+            connect_args={"options": options, "connect_timeout": 10},
+        )
+
+    def lock_for_migration(self, connection: Connection) -> None:
+        """See the base class. The lock ends with the transaction."""
+        connection.begin()
+        connection.execute(text("SET LOCAL lock_timeout = '300s'"))
+        connection.execute(select(func.pg_advisory_xact_lock(cast(_MIGRATION_LOCK_KEY, BigInteger))))
+
+    def now_ms(self, connection: Connection) -> int:
+        """See the base class. Not `now()`, which is the time the transaction began: it may have waited for locks since."""
+        seconds = extract("epoch", func.clock_timestamp())
+        return int(connection.execute(select(cast(seconds * 1000, BigInteger))).scalar_one())
+
+    def is_transient(self, error: exc.DBAPIError) -> bool:
+        """See the base class. Serialization failure, deadlock, lock not available."""
+        return _sqlstate(error) in {"40001", "40P01", "55P03"}
+
+    def commit_was_refused(self, error: exc.DBAPIError) -> bool:
+        """See the base class.
+
+        The server answered, and not that it is going away (class 57) or that the connection failed (class 08).
+        """
+        state = _sqlstate(error)
+        return bool(state) and state[:2] not in {"08", "57", "58", "XX"}
+
+    def is_missing(self) -> bool:
+        """See the base class. Connecting tells."""
+        return False
+
+    def make_place(self) -> None:
+        """See the base class. Databases are made by their administrators."""
+
+    def broken_references(self, connection: Connection) -> str:  # noqa: ARG002
+        """See the base class. It checks them itself."""
+        return ""
+
+
+def _sqlstate(error: exc.DBAPIError) -> str:
+    origin: Any = error.orig
+    return (origin.sqlstate or "") if isinstance(origin, psycopg.Error) else ""
+
+
+def database_kind(url: str) -> DatabaseKind:
+    """The database a URL names.
+
+    Raises:
+        ConfigInvalidError: it names none that Datacoord supports.
+    """
+    try:
+        backend = make_url(url).get_backend_name()
+    except exc.ArgumentError as error:
+        message = (
+            "the database URL cannot be read; it looks like sqlite:////var/lib/datacoord/datacoord.db or postgresql://…"
+        )
+        raise ConfigInvalidError(message) from error
+    if backend == "sqlite":
+        return Sqlite(url)
+    if backend == "postgresql":
+        return Postgresql(url)
+    message = f"databases of kind {backend!r} are not supported; use sqlite or postgresql"
+    raise ConfigInvalidError(message, backend=backend)
