@@ -32,7 +32,7 @@ PYTHON_VERSION_MIN = (3, 11)
 
 def digest() -> str:
     """Identity of everything that decides what the environment must look like."""
-    hashed = hashlib.sha256()
+    hashed = hashlib.sha256(str(VENV).encode())
     for path in INPUTS:
         hashed.update(path.read_bytes())
     return hashed.hexdigest()
@@ -72,11 +72,17 @@ def lock_entries(lock: Path) -> Iterator[tuple[str, str]]:
 
 
 def create_venv() -> None:
-    """Makes .venv unless there is one that works and is new enough."""
-    works = VENV_PYTHON.exists() and subprocess.run(
-        [VENV_PYTHON, "-c", f"import pip, sys; sys.exit(sys.version_info < {PYTHON_VERSION_MIN})"],
-        capture_output=True,
-        check=False,
+    """Makes .venv unless there is one that works, is new enough, and was made here: its programs name its place."""
+    config = VENV / "pyvenv.cfg"
+    made_here = config.exists() and f" {VENV}\n" in config.read_text()
+    works = (
+        made_here
+        and VENV_PYTHON.exists()
+        and subprocess.run(
+            [VENV_PYTHON, "-c", f"import pip, sys; sys.exit(sys.version_info < {PYTHON_VERSION_MIN})"],
+            capture_output=True,
+            check=False,
+        )
     )
     if works and works.returncode == 0:
         return
