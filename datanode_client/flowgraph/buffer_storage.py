@@ -101,7 +101,7 @@ class BufferStorage(Generic[PayloadT]):
         return [] if channel is None else [self._pop(channel)]
 
     def crosses(self, blocked: AbstractSet[int]) -> bool:  # noqa: ARG002 - without a timeline nothing can cross it
-        """Whether a blocked input keeps back what would have to come before data of open inputs, which therefore waits."""
+        """Whether data of open inputs waits because a blocked one keeps back what comes before it; asked when nothing is ready."""
         return False
 
     def wants_more(self, channel_index: int, limit_bytes: int) -> bool:
@@ -223,12 +223,10 @@ class TimestampMerge(BufferStorage[PayloadT]):
 
     def crosses(self, blocked: AbstractSet[int]) -> bool:
         """Whether a blocked input holds the earliest message although messages of open inputs, before the cut, are waiting."""
-        if self._awaited is not None or not blocked:
-            return False
-        lowest, holders, _ = self._lowest()
-        if lowest == NEVER or blocked.isdisjoint(holders):
-            return False
-        return any(firsts for channel, firsts in enumerate(self._firsts) if channel not in blocked)
+        # Nothing is ready and no input is awaited: then the earliest message is one that is held back.
+        return self._awaited is None and any(
+            firsts for channel, firsts in enumerate(self._firsts) if channel not in blocked
+        )
 
     def watermark(self) -> int | None:
         """Everything up to this timestamp has been handed out; None once all inputs have ended."""

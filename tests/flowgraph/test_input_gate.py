@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
@@ -575,6 +575,7 @@ class TestRuns:
 
         assert short(outputs) == ["1,2", ("cut_across_timeline", 1), "4", "5"]
 
+    @settings(deadline=None)
     @given(
         inputs=st.lists(st.lists(st.sets(st.integers(1, 40), max_size=5), max_size=4), min_size=2, max_size=3),
         turns=st.lists(st.integers(0, 2), max_size=60),
