@@ -125,6 +125,13 @@ class Settings:
         minimum=0.5,
         maximum=86400,
     )
+    job_lease_seconds: float = setting(
+        10.0,
+        "Another replica takes over the background jobs when their holder has not run them for this long, by the database's "
+        "clock.",
+        minimum=0.5,
+        maximum=3600,
+    )
     lease_job_interval_seconds: float = setting(
         1.0, "How often sessions whose lease ran out are looked for.", minimum=0.05, maximum=3600
     )
@@ -143,9 +150,16 @@ class Settings:
         minimum=1,
         maximum=1_000_000,
     )
+    group_commit_bytes_max: int = setting(
+        16 * 1024 * 1024,
+        "Bytes of the calls of one write transaction, about; a call is never split.",
+        minimum=1024,
+        maximum=1024 * 1024 * 1024,
+    )
     group_commit_linger_ms: float = setting(
-        2.0,
-        "How long a write waits for others to share its transaction while one is in progress.",
+        0.0,
+        "How long a write waits for others while transactions follow each other. 0 = never: they gather by themselves while one "
+        "is in progress.",
         minimum=0,
         maximum=1000,
     )
@@ -154,6 +168,12 @@ class Settings:
         "Items that wait for a write transaction at most; beyond it calls are refused with OVERLOADED and a time to come back.",
         minimum=1,
         maximum=10_000_000,
+    )
+    database_busy_timeout_seconds: float = setting(
+        5.0,
+        "How long a transaction waits for another process's lock on the database before it is refused as not done.",
+        minimum=0.01,
+        maximum=600,
     )
     segment_size_bytes_max: int = setting(
         _POLICY.size_bytes_max, "A growing segment is sealed when its objects have this many bytes.", minimum=1
@@ -196,10 +216,10 @@ class Settings:
                 f"datanode_lease_seconds is {self.datanode_lease_seconds:g}, but must be at least three times "
                 f"heartbeat_interval_seconds ({self.heartbeat_interval_seconds:g}), or one lost heartbeat ends a session"
             )
-        if self.database_url and not self.storage_root:
+        if self.job_lease_seconds < 2 * max(self.lease_job_interval_seconds, self.assignment_job_interval_seconds):
             problems.append(
-                "storage_root is empty, but must be set when database_url is: objects of a shared database "
-                "do not belong into a directory of this machine"
+                f"job_lease_seconds is {self.job_lease_seconds:g}, but must be at least twice the intervals of the lease and "
+                "assignment jobs, or replicas take the jobs from each other"
             )
         if self.web_port == self.grpc_port != 0 and self.web_host == self.grpc_host:
             problems.append(f"web_port and grpc_port are both {self.web_port}; give each its own port")
@@ -218,7 +238,17 @@ class Settings:
 
     @property
     def effective_storage_root(self) -> str:
-        """Root of the objects of collections that name none."""
+        """Root of the objects of collections that name none.
+
+        Raises:
+            ConfigInvalidError: the database is shared, and nobody has said where all can reach the objects.
+        """
+        if self.database_url and not self.storage_root:
+            raise ConfigInvalidError(
+                "storage_root is empty, but must be set when database_url is: objects of a shared database do not belong into a "
+                "directory of this machine",
+                setting="storage_root",
+            )
         return self.storage_root or str(Path(self.data_dir).absolute() / "objects")
 
     @property

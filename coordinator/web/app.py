@@ -22,11 +22,15 @@ class WebServer:
 
     Args:
         registry: the metrics to serve.
+        refresh: brings them up to date; called before they are served.
         ping: answers when the database does, raises when it does not.
     """
 
-    def __init__(self, registry: CollectorRegistry, ping: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, refresh: Callable[[], None], ping: Callable[[], Awaitable[None]]
+    ) -> None:
         self._registry = registry
+        self._refresh = refresh
         self._ping = ping
         self._draining = False
         self._runner: web.AppRunner | None = None
@@ -59,6 +63,7 @@ class WebServer:
             await self._runner.cleanup()
 
     async def _metrics(self, _request: web.Request) -> web.Response:
+        self._refresh()
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
     async def _healthz(self, _request: web.Request) -> web.Response:

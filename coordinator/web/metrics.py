@@ -4,6 +4,7 @@ Prefix `datacoord_`, base units, bounded labels, label sets that are known exist
 `rate(x) > 0` needs the 0 before the 1). docs/reference/metrics.md is generated from the definitions here.
 """
 
+import dataclasses
 import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,13 +13,14 @@ from typing import Final
 from prometheus_client import (
     CollectorRegistry,
     Counter,
-    GCCollector,
     Gauge,
+    GCCollector,
     Histogram,
     PlatformCollector,
     ProcessCollector,
 )
 
+from coordinator.store import StoreStatistics
 from datacoord.errors import Reason
 
 PREFIX: Final = "datacoord_"
@@ -45,8 +47,11 @@ ITEM_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 
 INVARIANTS: Final = (Reason.GAP, Reason.BELOW_CHECKPOINT, Reason.INTERNAL)
 """Refusals that a correct peer never causes, and our own bugs."""
 
+SQL_GUARD: Final = "SQL_GUARD"
+"""A guard in SQL stopped what the rules had allowed: the two disagree."""
+
 SESSION_STATES: Final = ("INITIALIZING", "IDLE", "HEALTHY", "STOPPING")
-CHANNEL_STATES: Final = ("OWNED", "FREE", "DROPPED")
+CHANNEL_STATES: Final = ("OWNED", "FREE")
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.definitions: list[Definition] = []
+        self._copied = StoreStatistics()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
@@ -118,50 +124,94 @@ class Metrics:
             "invariant_violations_total",
             ("rule",),
             "Things that cannot happen when everybody follows the protocol: ranges with a gap, rows below the checkpoint, bugs "
-            "of the coordinator.",
+            "of the coordinator, writes that a guard in SQL had to stop.",
             "Any increase. Nothing is lost or doubled (the call was refused), but somebody has a bug.",
         )
         for rule in INVARIANTS:
             self.invariant_violations.labels(rule.value)
+        self.invariant_violations.labels(SQL_GUARD)
         self.watch_streams = self._gauge(
             "watch_streams", (), "Open WatchDmChannels streams.", "Fewer than living datanodes for longer than a lease."
         )
 
     def _define_writes(self) -> None:
-        self.group_commit_items = self._histogram(
-            "group_commit_items",
-            (),
-            "Items (positions, lanes) of one write transaction.",
-            "Constantly at `group_commit_items_max`: the database is the bottleneck.",
-            ITEM_BUCKETS,
-        )
-        self.group_commit_duration = self._histogram(
-            "group_commit_duration_seconds",
-            (),
-            "Time of one write transaction from BEGIN to the end of COMMIT.",
-            "The median stays above 50 ms: slow disk, or another process holds the database.",
-            LATENCY_BUCKETS_SECONDS,
-        )
         self.group_commits = self._counter(
             "group_commits_total",
             ("result",),
-            "Write transactions by result: committed, refused (certainly not committed), unknown (lost while committing).",
-            "Any `unknown`; `refused` grows.",
+            "Write transactions: committed, or unknown (lost while committing).",
+            "Any `unknown`: disk or database fail at the worst moment. Callers repeat, nothing is lost or doubled.",
         )
-        for result in ("committed", "refused", "unknown"):
+        for result in ("committed", "unknown"):
             self.group_commits.labels(result)
+        self.group_commit_items = self._counter(
+            "group_commit_items_total",
+            (),
+            "Items (positions, lanes) of committed transactions; divided by `group_commits_total`: the mean size of a group.",
+            "The mean size stays at `group_commit_items_max`: the database is the bottleneck.",
+        )
+        self.group_commit_fast_items = self._counter(
+            "group_commit_fast_items_total",
+            (),
+            "Checkpoint entries that one guarded bulk statement took, without reading them first.",
+            "Much less than the positions of UpdateChannelCheckpoint: many are refused or repeated.",
+        )
+        self.group_commit_seconds = self._counter(
+            "group_commit_seconds_total",
+            (),
+            "Time in write transactions, COMMIT included; divided by `group_commits_total`: the mean latency.",
+            "The mean stays above 50 ms, or the rate is near 1: slow disk, or another process holds the database.",
+        )
+        self.commit_seconds = self._counter(
+            "commit_seconds_total",
+            (),
+            "Time in COMMIT alone: what the disk takes to make a transaction durable.",
+            "It is most of `group_commit_seconds_total`, and the mean is above 20 ms.",
+        )
         self.write_queue_items = self._gauge(
             "write_queue_items",
             (),
             "Items that wait for a write transaction.",
             "It stays near `write_queue_items_max`.",
         )
+        self.write_queue_calls = self._gauge(
+            "write_queue_calls", (), "Calls that wait for a write transaction.", "It grows for minutes."
+        )
+        self.rejected_calls = self._counter(
+            "write_rejected_calls_total",
+            (),
+            "Writes refused with OVERLOADED because the queue was full.",
+            "It grows: add datanodes more slowly, batch more, or use a faster disk.",
+        )
+        self.expired_calls = self._counter(
+            "write_expired_calls_total",
+            (),
+            "Writes dropped before their transaction because nobody waited for them any more.",
+            "It grows: the queue is longer than callers wait.",
+        )
+
+    def copy_store(self, statistics: StoreStatistics) -> None:
+        """Brings the metrics of the store up to what it has counted; called before each scrape."""
+        before, self._copied = self._copied, dataclasses.replace(statistics)
+        for counter, name in (
+            (self.group_commits.labels("committed"), "groups"),
+            (self.group_commits.labels("unknown"), "unknown_outcomes"),
+            (self.group_commit_items, "items"),
+            (self.group_commit_fast_items, "fast_items"),
+            (self.group_commit_seconds, "group_seconds"),
+            (self.commit_seconds, "commit_seconds"),
+            (self.rejected_calls, "rejected_calls"),
+            (self.expired_calls, "expired_calls"),
+            (self.invariant_violations.labels(SQL_GUARD), "invariant_violations"),
+        ):
+            counter.inc(getattr(statistics, name) - getattr(before, name))
+        self.write_queue_items.set(statistics.queued_items)
+        self.write_queue_calls.set(statistics.queued_calls)
 
     def _define_state(self) -> None:
         self.sessions = self._gauge(
             "sessions",
             ("state",),
-            "Living sessions of datanodes by state.",
+            "Living sessions of datanodes by state, from the replica that runs the assignment job; 0 elsewhere.",
             "Fewer than datanodes were started.",
         )
         for state in SESSION_STATES:
@@ -169,7 +219,8 @@ class Metrics:
         self.channels = self._gauge(
             "channels",
             ("state",),
-            "Channels by state: OWNED, FREE (nobody owns them), DROPPED.",
+            "MANAGED channels that a session owns (OWNED) or nobody does (FREE), from the replica that runs the assignment job; "
+            "0 elsewhere.",
             "FREE stays above 0 for longer than a lease although datanodes live.",
         )
         for state in CHANNEL_STATES:

@@ -1,0 +1,1 @@
+"""Background loops: leases, assignment, sealing. Each is one round of the store, again and again, under the job's SQL lease."""

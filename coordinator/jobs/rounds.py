@@ -1,0 +1,90 @@
+"""One round of each job. The store decides and writes; a round reports what it did and whom that concerns."""
+
+from collections.abc import Callable
+
+from coordinator.store import DataNodeRow, Store
+from coordinator.web.metrics import CHANNEL_STATES, SESSION_STATES, Metrics
+from coordinator.web.reported import ReportedMetrics
+
+
+class LeaseRounds:
+    """Ends sessions whose lease ran out. Their channels want new owners at once.
+
+    Args:
+        store: the state.
+        kick_assignment: called when channels became free.
+    """
+
+    def __init__(self, store: Store, kick_assignment: Callable[[], None]) -> None:
+        self._store = store
+        self._kick_assignment = kick_assignment
+
+    async def __call__(self) -> dict[str, object]:
+        """One round."""
+        done = await self._store.run_lease_job()
+        if not done.ended:
+            return {}
+        self._kick_assignment()
+        return {"ended_sessions": list(done.ended), "freed_channels": done.freed_channels}
+
+
+class AssignmentRounds:
+    """Assigns free channels and balances, and shows how that stands: gauges come from the one replica that runs the job.
+
+    Args:
+        store: the state.
+        metrics: gauges of sessions and channels.
+        reported: what datanodes report, for the metrics port.
+    """
+
+    def __init__(self, store: Store, metrics: Metrics, reported: ReportedMetrics) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._reported = reported
+
+    async def __call__(self) -> dict[str, object]:
+        """One round."""
+        done = await self._store.run_assignment_job()
+        sessions = dict.fromkeys(SESSION_STATES, 0)
+        channels = dict.fromkeys(CHANNEL_STATES, 0)
+        living: list[DataNodeRow] = []
+        if done.ran:
+            page_token = ""
+            while True:
+                page = await self._store.list_datanodes(page_token=page_token)
+                living += page.items
+                page_token = page.next_page_token
+                if not page_token:
+                    break
+            for node in living:
+                sessions[node.state.name] = sessions.get(node.state.name, 0) + 1
+            channels["FREE"] = done.unassigned
+            channels["OWNED"] = sum(node.channels for node in living)
+        for state, count in sessions.items():
+            self._metrics.sessions.labels(state).set(count)
+        for state, count in channels.items():
+            self._metrics.channels.labels(state).set(count)
+        self._reported.show(living)
+        if not (done.assigned or done.asked_to_release):
+            return {}
+        return {
+            "assigned": done.assigned,
+            "asked_to_release": done.asked_to_release,
+            "unassigned": done.unassigned,
+        }
+
+
+class SealRounds:
+    """Seals growing segments by the policies that depend on time.
+
+    Args:
+        store: the state.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def __call__(self) -> dict[str, object]:
+        """One round."""
+        done = await self._store.run_seal_job()
+        return {"sealed": dict(done.sealed)} if done.sealed else {}

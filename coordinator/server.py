@@ -1,0 +1,264 @@
+"""The coordinator as a whole: store, gRPC, jobs and web, started in order and ended in order."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from coordinator.config import Settings
+from coordinator.jobs.loop import JobLoop
+from coordinator.jobs.rounds import AssignmentRounds, LeaseRounds, SealRounds
+from coordinator.listening import explain_refused_port
+from coordinator.logging import get_logger
+from coordinator.rpc.admin import AdminServicer
+from coordinator.rpc.collections import CollectionServicer
+from coordinator.rpc.data_coord import DataCoordServicer
+from coordinator.rpc.guard import Guard
+from coordinator.rpc.watch import WatchHub
+from coordinator.store import Store, StoreSettings
+from coordinator.store.migrate import upgrade
+from coordinator.web.app import WebServer
+from coordinator.web.metrics import Metrics
+from coordinator.web.reported import ReportedMetrics
+from datacoord.errors import ConfigInvalidError
+from datacoord.transport import CALLERS, server_options
+from datacoord.v1 import admin_pb2, collection_pb2, data_coord_pb2
+from datacoord.version import version
+
+SERVICES: Final = {
+    "data_coord": data_coord_pb2.DESCRIPTOR.services_by_name["DataCoordService"],
+    "collections": collection_pb2.DESCRIPTOR.services_by_name["CollectionService"],
+    "admin": admin_pb2.DESCRIPTOR.services_by_name["AdminService"],
+}
+
+HARD_CALLS_MARGIN: Final = 1024
+"""So many calls beyond `grpc_max_concurrent_rpcs` get a typed refusal with a time to come back; more get gRPC's bare one."""
+
+LAST_CALLS_SECONDS: Final = 0.5
+"""What watchers of grpc.health.v1 get, which never end by themselves, once all calls of ours are answered."""
+
+_log = get_logger("server")
+
+
+class Coordinator:
+    """A coordinator that serves. Make one with `start`, end it with `stop`.
+
+    Attributes:
+        address: host:port of gRPC.
+        web_address: host:port of metrics and health.
+    """
+
+    address: str
+    web_address: str
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._closing = contextlib.AsyncExitStack()
+        self._metrics = Metrics()
+        self._guard = Guard(
+            self._metrics,
+            deadline_seconds_max=settings.rpc_deadline_seconds_max,
+            calls_max=settings.grpc_max_concurrent_rpcs,
+        )
+        self._health = health.aio.HealthServicer()
+
+    @classmethod
+    async def start(cls, settings: Settings) -> "Coordinator":
+        """Takes the ports, opens the database (and migrates the embedded one), serves.
+
+        Raises:
+            PortInUseError: another process listens on a port.
+            ConfigInvalidError: an address or a directory cannot be used.
+            DatabaseNotMigratedError: run `datacoord migrate` first.
+            DatabaseTooNewError: a newer version has migrated the database.
+            StoreUnavailableError: the database does not answer.
+        """
+        self = cls(settings)
+        try:
+            await self._start()
+        except BaseException:
+            await self._closing.aclose()
+            raise
+        return self
+
+    async def _start(self) -> None:
+        settings = self._settings
+        # Ports first: a second coordinator started by mistake must not come as far as migrating a database.
+        server = self._take_grpc_port()
+        self._closing.push_async_callback(server.stop, None)
+        web = WebServer(self._metrics.registry, self._refresh_metrics, self._ping)
+        web_port = await web.start(settings.web_host, settings.web_port)
+        self._closing.push_async_callback(web.stop)
+        self._web = web
+        self.web_address = _join(settings.web_host, web_port)
+
+        self._store = await open_store(settings)
+        self._closing.push_async_callback(self._store.close)
+        self._hub = WatchHub(self._store, self._metrics.watch_streams)
+        self._make_jobs()
+        self._add_services(server)
+        await server.start()
+        for job in self._jobs:
+            job.start()
+        self._closing.push_async_callback(self._stop_jobs)
+        self._server = server
+        for service in SERVICES.values():
+            await self._health.set(service.full_name, health_pb2.HealthCheckResponse.SERVING)
+        _log.info("listening", address=self.address, web_address=self.web_address, version=version())
+
+    def _take_grpc_port(self) -> grpc.aio.Server:
+        settings = self._settings
+        server = grpc.aio.server(
+            options=server_options(), maximum_concurrent_rpcs=settings.grpc_max_concurrent_rpcs + HARD_CALLS_MARGIN
+        )
+        try:
+            port = server.add_insecure_port(_join(settings.grpc_host, settings.grpc_port))
+        except RuntimeError as error:
+            raise explain_refused_port(settings.grpc_host, settings.grpc_port, setting="grpc_port") from error
+        self.address = _join(settings.grpc_host, port)
+        return server
+
+    def _make_jobs(self) -> None:
+        settings, store, metrics = self._settings, self._store, self._metrics
+        reported = ReportedMetrics(metrics.registry)
+        assignment = AssignmentRounds(store, metrics, reported)
+        self._assignment = JobLoop("assignment", assignment, settings.assignment_job_interval_seconds, metrics)
+        leases = LeaseRounds(store, self._assignment.kick)
+        self._jobs = [
+            JobLoop("leases", leases, settings.lease_job_interval_seconds, metrics),
+            self._assignment,
+            JobLoop("sealing", SealRounds(store), settings.seal_job_interval_seconds, metrics),
+            JobLoop("watch", self._hub.poll, settings.watch_poll_seconds, metrics),
+        ]
+
+    def _add_services(self, server: grpc.aio.Server) -> None:
+        servicers = {
+            "data_coord": DataCoordServicer(
+                self._store,
+                self._hub,
+                self._metrics,
+                heartbeat_interval_ms=round(self._settings.heartbeat_interval_seconds * 1000),
+                kick_assignment=self._assignment.kick,
+            ),
+            "collections": CollectionServicer(self._store, kick_assignment=self._assignment.kick),
+            "admin": AdminServicer(self._store),
+        }
+        handlers = [self._guard.handlers(SERVICES[name], servicer) for name, servicer in servicers.items()]
+        server.add_generic_rpc_handlers(handlers)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        if self._settings.grpc_reflection:
+            _enable_reflection(server)
+        self._metrics.announce(version(), self._guard.methods, CALLERS, [job.name for job in self._jobs])
+
+    async def stop(self) -> None:
+        """Ends in order: says so, takes no more calls, finishes those in progress, writes what is queued, closes the database."""
+        _log.info("stopping")
+        await self._health.enter_graceful_shutdown()
+        self._web.drain()
+        self._guard.drain()
+        self._hub.close()
+        grace_seconds = self._settings.shutdown_grace_seconds
+        stopping = asyncio.create_task(self._server.stop(grace_seconds))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_seconds):
+                await self._guard.wait_idle()
+        await self._server.stop(LAST_CALLS_SECONDS)
+        await stopping
+        await self._closing.aclose()
+        _log.info("stopped")
+
+    async def _stop_jobs(self) -> None:
+        await asyncio.gather(*(job.stop() for job in self._jobs))
+
+    async def _ping(self) -> None:
+        await self._store.ping()
+
+    def _refresh_metrics(self) -> None:
+        self._metrics.copy_store(self._store.statistics)
+
+
+async def open_store(settings: Settings) -> Store:
+    """Opens the store as the settings say; the embedded database is made and migrated if need be.
+
+    Raises:
+        ConfigInvalidError: `data_dir` cannot be used.
+        DatabaseNotMigratedError: run `datacoord migrate` first.
+        DatabaseTooNewError: a newer version has migrated the database.
+    """
+    if settings.embedded:
+        make_data_dir(Path(settings.data_dir))
+        await asyncio.to_thread(upgrade, settings.effective_database_url)
+    return await Store.open(settings.effective_database_url, store_settings(settings))
+
+
+def store_settings(settings: Settings) -> StoreSettings:
+    """What of the settings concerns the store."""
+    return StoreSettings(
+        storage_root=settings.effective_storage_root,
+        seal_policy=settings.seal_policy,
+        datanode_lease_ms=round(settings.datanode_lease_seconds * 1000),
+        claim_lease_ms=round(settings.claim_lease_seconds * 1000),
+        job_lease_ms=round(settings.job_lease_seconds * 1000),
+        group_items_max=settings.group_commit_items_max,
+        group_bytes_max=settings.group_commit_bytes_max,
+        queue_items_max=settings.write_queue_items_max,
+        linger_ms=settings.group_commit_linger_ms,
+        busy_timeout_ms=round(settings.database_busy_timeout_seconds * 1000),
+    )
+
+
+def make_data_dir(path: Path) -> None:
+    """Makes the directory of the embedded mode.
+
+    Raises:
+        ConfigInvalidError: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigInvalidError(
+            f"data_dir {str(path)!r} cannot be made: {error.strerror or error}; choose another directory", data_dir=path
+        ) from error
+
+
+async def serve(settings: Settings, on_ready: Callable[[Coordinator], None]) -> None:
+    """Serves until SIGTERM or SIGINT, then ends in order. A second signal ends the process at once.
+
+    Args:
+        settings: of the coordinator.
+        on_ready: called once it serves.
+
+    Raises:
+        DatacoordError: it could not start; see `Coordinator.start`.
+    """
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    signals = (signal.SIGTERM, signal.SIGINT)
+    for number in signals:
+        loop.add_signal_handler(number, stop.set)
+    coordinator = await Coordinator.start(settings)
+    on_ready(coordinator)
+    await stop.wait()
+    for number in signals:
+        loop.remove_signal_handler(number)
+    await coordinator.stop()
+
+
+def _enable_reflection(server: grpc.aio.Server) -> None:
+    try:
+        from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped] # it ships no types
+    except ImportError as error:
+        raise ConfigInvalidError(
+            "grpc_reflection is on, but the package grpcio-reflection is not installed; install it or switch the setting off"
+        ) from error
+    names = [service.full_name for service in SERVICES.values()]
+    reflection.enable_server_reflection([*names, reflection.SERVICE_NAME, health.SERVICE_NAME], server)
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

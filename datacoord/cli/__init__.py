@@ -1,0 +1,24 @@
+"""The `datacoord` command. Commands register here and are imported when they are used."""
+
+import click
+
+from datacoord.cli.lazy import LazyGroup
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+def main() -> None:
+    """Lands ordered change streams in object storage exactly once.
+
+    Every command has its own --help.
+    """
+
+
+main.add_lazy("serve", "datacoord.cli.serve:serve", "Run a coordinator.")
+main.add_lazy("migrate", "datacoord.cli.migrate:migrate", "Bring a database up to this version.")
+main.add_lazy("config", "datacoord.cli.config:config", "Show the effective settings of a coordinator, secrets masked.")
+main.add_lazy("collections", "datacoord.cli.listings:collections", "List collections.")
+main.add_lazy("channels", "datacoord.cli.listings:channels", "List channels: owner, checkpoint, lag.")
+main.add_lazy("segments", "datacoord.cli.listings:segments", "List segments: state, rows, bytes.")
+main.add_lazy("datanodes", "datacoord.cli.listings:datanodes", "List sessions of datanodes.")
+main.add_lazy("flush", "datacoord.cli.flush:flush", "Make everything consumed so far durable and sealed.")
+main.add_lazy("version", "datacoord.cli.version:version", "Show versions.")

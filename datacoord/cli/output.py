@@ -1,0 +1,137 @@
+"""How commands answer: tables for people, JSON for scripts."""
+
+import base64
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+import click
+from google.protobuf.message import Message
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+WIDE = 10_000
+"""Columns of an output that is no terminal: nothing is cut where a program reads."""
+
+
+def output_option(command: T) -> T:
+    """Adds `--output`, which the command receives as `output`."""
+    return click.option(
+        "--output",
+        "-o",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        help="table for people, json for scripts.",
+    )(command)
+
+
+def console() -> Console:
+    """Standard output; as wide as it takes where it is no terminal."""
+    out = Console(highlight=False, markup=False)
+    return out if out.is_terminal else Console(highlight=False, markup=False, width=WIDE)
+
+
+def print_table(
+    columns: Iterable[str], rows: Iterable[Iterable[object]], *, numbers: Iterable[str] = (), empty: str
+) -> None:
+    """Prints a table.
+
+    Args:
+        columns: headings.
+        rows: cells; values of callers are shown as they are, never read as markup.
+        numbers: headings of the columns to align to the right.
+        empty: what to say where there is no row.
+    """
+    right = set(numbers)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    console().print(table if table.row_count else empty)
+
+
+def print_json(records: Iterable[object]) -> None:
+    """Prints one JSON array, a record per line: readable for programs as a whole and for people line by line."""
+    lines = _separated(json.dumps(record, ensure_ascii=False) for record in records)
+    click.echo("[")
+    for line in lines:
+        click.echo(line)
+    click.echo("]")
+
+
+def _separated(lines: Iterable[str]) -> Iterator[str]:
+    held: str | None = None
+    for line in lines:
+        if held is not None:
+            yield f"{held},"
+        held = line
+    if held is not None:
+        yield held
+
+
+def to_record(message: Message) -> dict[str, Any]:
+    """A message as plain data: every field by its name in the contract, enums by name, bytes as base64, numbers as numbers.
+
+    (protobuf's own JSON turns 64-bit numbers into text, which makes every script convert them back.)
+    """
+    record: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            record[field.name] = dict(value)
+        elif field.is_repeated:
+            record[field.name] = [_plain(field, item) for item in value]
+        elif field.has_presence and not message.HasField(field.name):
+            record[field.name] = None
+        else:
+            record[field.name] = _plain(field, value)
+    return record
+
+
+def _plain(field: Any, value: Any) -> Any:
+    if field.message_type is not None:
+        return to_record(value)
+    if field.enum_type is not None:
+        return enum_name(field, value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    return value
+
+
+def enum_name(field: Any, value: int) -> str:
+    """Name of an enum value without the enum's prefix."""
+    known = field.enum_type.values_by_number.get(value)
+    return str(value) if known is None else short_name(field.enum_type.name, known.name)
+
+
+def short_name(enum: str, name: str) -> str:
+    """`SEGMENT_STATE_GROWING` of the enum SegmentState is `GROWING`."""
+    prefix = "".join(f"_{char}" if char.isupper() else char.upper() for char in enum).lstrip("_") + "_"
+    return name.removeprefix(prefix)
+
+
+def size(value: int) -> str:
+    """Bytes for people."""
+    amount = float(value)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def age(time_ms: int, now_ms: float | None = None) -> str:
+    """How long ago a time was, for people; `never` for 0."""
+    if time_ms == 0:
+        return "never"
+    seconds = max(((time.time() * 1000 if now_ms is None else now_ms) - time_ms) / 1000, 0)
+    for limit, unit, length in ((60, "s", 1), (3600, "min", 60), (86400, "h", 3600)):
+        if seconds < limit:
+            return f"{seconds / length:.0f} {unit} ago"
+    return f"{seconds / 86400:.0f} d ago"

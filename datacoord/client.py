@@ -1,0 +1,267 @@
+"""A small synchronous client of the coordinator: for the command, the demo and readers.
+
+Datanodes and sinks use `datanode_client.broker`, which batches and repeats until it knows.
+"""
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
+
+from datacoord.errors import (
+    BatchTooLargeError,
+    CommitOutcomeUnknownError,
+    CoordinatorUnreachableError,
+    DatacoordError,
+    InternalError,
+    OverloadedError,
+    from_status,
+)
+from datacoord.transport import CALLER_METADATA_KEY, client_options
+from datacoord.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    collection_pb2,
+    collection_pb2_grpc,
+    data_coord_pb2,
+    data_coord_pb2_grpc,
+)
+
+STATUS_DETAILS_KEY: Final = "grpc-status-details-bin"
+RETRY_DELAY_SECONDS_FIRST: Final = 0.05
+RETRY_DELAY_SECONDS_MAX: Final = 1.0
+
+_RETRIED = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.CANCELLED,
+)
+
+R = TypeVar("R", bound=Message)
+T = TypeVar("T")
+
+
+class CoordinatorClient:
+    """Calls a coordinator.
+
+    Every call of the contract may be repeated unchanged, so calls are repeated with backoff until they are answered or their time
+    is over. One thread or many may use a client. It connects at the first call; after a fork a child makes its own connection.
+
+    Args:
+        address: host:port.
+        caller: what is calling, one of `datacoord.transport.CALLERS`.
+        timeout_seconds: time of one call, repetitions included.
+    """
+
+    def __init__(self, address: str, *, caller: str = "other", timeout_seconds: float = 30.0) -> None:
+        self.address = address
+        self._metadata = ((CALLER_METADATA_KEY, caller),)
+        self._timeout_seconds = timeout_seconds
+        self._channel: grpc.Channel | None = None
+        self._pid = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection. A later call makes a new one."""
+        if self._channel is not None and self._pid == os.getpid():
+            self._channel.close()
+        self._channel = None
+
+    # ---- collections --------------------------------------------------------------------------------------------------------
+
+    def create_collection(self, request: collection_pb2.CreateCollectionRequest) -> collection_pb2.CollectionInfo:
+        """Creates a collection, or returns the one of the same definition.
+
+        Raises:
+            CollectionExistsError: another definition has this name.
+            InvalidFieldError: the definition is malformed.
+        """
+        response: collection_pb2.CreateCollectionResponse = self._call(self._collections().CreateCollection, request)
+        return response.collection
+
+    def describe_collection(self, collection_name: str) -> collection_pb2.CollectionInfo:
+        """One collection.
+
+        Raises:
+            CollectionNotFoundError: there is none of this name.
+        """
+        request = collection_pb2.DescribeCollectionRequest(collection_name=collection_name)
+        response: collection_pb2.DescribeCollectionResponse = self._call(
+            self._collections().DescribeCollection, request
+        )
+        return response.collection
+
+    def list_collections(self) -> Iterator[collection_pb2.CollectionInfo]:
+        """Collections by name."""
+        return self._paged(
+            lambda: self._collections().ListCollections,
+            collection_pb2.ListCollectionsRequest(),
+            lambda page: page.collections,
+        )
+
+    def create_partition(self, collection_name: str, partition_name: str) -> int:
+        """Creates a partition, or finds it; its number."""
+        request = collection_pb2.CreatePartitionRequest(collection_name=collection_name, partition_name=partition_name)
+        response: collection_pb2.CreatePartitionResponse = self._call(self._collections().CreatePartition, request)
+        return response.partition_id
+
+    def list_binlogs(
+        self, collection_name: str, channel_names: Sequence[str] = ()
+    ) -> Iterator[collection_pb2.ChannelBinlogList]:
+        """What a reader needs of each channel: binlogs and, of the same read, the checkpoint."""
+        request = collection_pb2.ListBinlogsRequest(collection_name=collection_name, channel_names=channel_names)
+        return self._paged(lambda: self._collections().ListBinlogs, request, lambda page: page.channels)
+
+    # ---- operations ---------------------------------------------------------------------------------------------------------
+
+    def list_channels(self, collection_name: str = "") -> Iterator[admin_pb2.ChannelInfo]:
+        """Channels by name; of all collections if none is named."""
+        request = admin_pb2.ListChannelsRequest(collection_name=collection_name)
+        return self._paged(lambda: self._admin().ListChannels, request, lambda page: page.channels)
+
+    def list_segments(
+        self, collection_name: str = "", states: Sequence[int] = ()
+    ) -> Iterator[data_coord_pb2.SegmentInfo]:
+        """Segments by number; of all collections and states if none is named."""
+        request = admin_pb2.ListSegmentsRequest(collection_name=collection_name, states=states)  # type: ignore[arg-type]
+        return self._paged(lambda: self._admin().ListSegments, request, lambda page: page.segments)
+
+    def list_datanodes(self, job: str = "", *, include_ended: bool = False) -> Iterator[admin_pb2.DataNodeInfo]:
+        """Sessions of datanodes, living ones first."""
+        request = admin_pb2.ListDataNodesRequest(job=job, include_ended=include_ended)
+        return self._paged(lambda: self._admin().ListDataNodes, request, lambda page: page.data_nodes)
+
+    def flush(self, collection_name: str, timestamp: int = 0) -> admin_pb2.FlushResponse:
+        """Asks for everything consumed so far (or up to a timestamp) to be durable and sealed."""
+        request = admin_pb2.FlushRequest(collection_name=collection_name, timestamp=timestamp)
+        response: admin_pb2.FlushResponse = self._call(self._admin().Flush, request)
+        return response
+
+    def get_flush_state(self, flush_id: int) -> admin_pb2.GetFlushStateResponse:
+        """How far a flush is."""
+        request = admin_pb2.GetFlushStateRequest(flush_id=flush_id)
+        response: admin_pb2.GetFlushStateResponse = self._call(self._admin().GetFlushState, request)
+        return response
+
+    # ---- channels -----------------------------------------------------------------------------------------------------------
+
+    def claim_channels(
+        self, owner_name: str, channel_names: Sequence[str], *, force: bool = False
+    ) -> Sequence[data_coord_pb2.ClaimChannelResult]:
+        """Takes CLAIMED channels by name; one result per channel."""
+        request = data_coord_pb2.ClaimChannelsRequest(owner_name=owner_name, channel_names=channel_names, force=force)
+        response: data_coord_pb2.ClaimChannelsResponse = self._call(self._data_coord().ClaimChannels, request)
+        return response.results
+
+    def save_binlog_paths(
+        self, parts: Sequence[data_coord_pb2.ChannelBinlogs]
+    ) -> Sequence[data_coord_pb2.ChannelResult]:
+        """Registers binlogs; one result per channel."""
+        request = data_coord_pb2.SaveBinlogPathsRequest(channels=parts)
+        response: data_coord_pb2.SaveBinlogPathsResponse = self._call(self._data_coord().SaveBinlogPaths, request)
+        return response.results
+
+    # ---- the wire -----------------------------------------------------------------------------------------------------------
+
+    def _paged(self, method: Callable[[], Any], request: Any, items: Callable[[Any], Sequence[T]]) -> Iterator[T]:
+        while True:
+            page = self._call(method(), request)
+            yield from items(page)
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
+    def _call(self, method: Any, request: Message) -> Any:
+        deadline = time.monotonic() + self._timeout_seconds
+        delay_seconds = RETRY_DELAY_SECONDS_FIRST
+        while True:
+            try:
+                return method(request, timeout=max(deadline - time.monotonic(), 0.001), metadata=self._metadata)
+            except grpc.RpcError as error:
+                asked_seconds = retry_delay_seconds(error)
+                wait_seconds = delay_seconds * random.uniform(0.5, 1.0) if asked_seconds is None else asked_seconds  # noqa: S311
+                too_late = time.monotonic() + wait_seconds >= deadline
+                if too_late or error.code() not in _RETRIED or _is_too_large(error):
+                    raise error_of(error, self.address) from error
+            time.sleep(wait_seconds)
+            delay_seconds = min(2 * delay_seconds, RETRY_DELAY_SECONDS_MAX)
+
+    def _connect(self) -> grpc.Channel:
+        if self._channel is None or self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._channel = grpc.insecure_channel(self.address, options=client_options())
+        return self._channel
+
+    def _collections(self) -> Any:
+        return collection_pb2_grpc.CollectionServiceStub(self._connect())  # type: ignore[no-untyped-call]
+
+    def _admin(self) -> Any:
+        return admin_pb2_grpc.AdminServiceStub(self._connect())  # type: ignore[no-untyped-call]
+
+    def _data_coord(self) -> Any:
+        return data_coord_pb2_grpc.DataCoordServiceStub(self._connect())  # type: ignore[no-untyped-call]
+
+
+def error_of(error: grpc.RpcError, address: str) -> DatacoordError:
+    """The typed error of a failed call.
+
+    Args:
+        error: what gRPC raised.
+        address: of the coordinator, for the sentence.
+    """
+    status = _status(error)
+    if status is not None:
+        return from_status(status)
+    code, details = error.code(), error.details()
+    if _is_too_large(error):
+        return BatchTooLargeError(f"the message is larger than gRPC lets through ({details}); split the call")
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return OverloadedError(f"the coordinator at {address} takes no more calls now; repeat in a moment")
+    if code in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}:
+        return CoordinatorUnreachableError(
+            f"the coordinator at {address} did not answer in time; is it running, and is the address right?",
+            address=address,
+            grpc_code=code.name,
+        )
+    if code in {grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED}:
+        return CommitOutcomeUnknownError(
+            f"the connection to the coordinator at {address} was lost; repeat the call unchanged", address=address
+        )
+    return InternalError(f"the call failed with {code.name}: {details}", grpc_code=code.name)
+
+
+def retry_delay_seconds(error: grpc.RpcError) -> float | None:
+    """When the coordinator wants the call to be repeated; None = it did not say."""
+    status = _status(error)
+    for detail in status.details if status is not None else ():
+        info = error_details_pb2.RetryInfo()
+        if detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR) and detail.Unpack(info):
+            return float(info.retry_delay.ToTimedelta().total_seconds())
+    return None
+
+
+def _status(error: grpc.RpcError) -> status_pb2.Status | None:
+    metadata: Any = error.trailing_metadata() or ()
+    for key, value in metadata:
+        if key == STATUS_DETAILS_KEY:
+            return status_pb2.Status.FromString(value)
+    return None
+
+
+def _is_too_large(error: grpc.RpcError) -> bool:
+    # gRPC tells "your message is too large" and "I am busy" apart by its text only.
+    return error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in (error.details() or "")
