@@ -99,3 +99,6 @@ REPORTED_COLLECTIONS_MAX = 1024
 
 SCHEMA_COLUMNS_MAX = 4096
 """Columns of a collection."""
+
+DEFAULT_PARTITION_NAME = "_default"
+"""The partition a collection is created with (Milvus's name): the lane of rows that name no partition."""
