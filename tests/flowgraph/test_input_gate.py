@@ -1,5 +1,7 @@
 """Rules of the input gate and its barrier handlers, one by one; the other tests of this folder play whole histories."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -14,6 +16,7 @@ from datanode_client.flowgraph.barriers import (
     CheckpointBarrierHandler,
     CheckpointBarrierTracker,
 )
+from datanode_client.flowgraph.buffer_storage import BufferStorage
 from datanode_client.flowgraph.events import (
     Abort,
     CancelCheckpointMarker,
@@ -388,6 +391,17 @@ class TestTracker:
 
         assert [(t.barrier.id, t.alignment_ns, t.processed_bytes) for t in triggers] == [(1, 2, 15), (2, 2, 5)]
 
+    def test_the_time_so_far_is_that_of_the_newest_checkpoint_under_way(self) -> None:
+        """The danger: a checkpoint that one input skipped makes every later one look stalled."""
+        now_ns = 0
+        gate = by_arrival(2, mode=CheckpointingMode.AT_LEAST_ONCE, clock=lambda: now_ns)
+        put_all(gate, (0, barrier(1)))
+        now_ns = 600
+        put_all(gate, (0, barrier(2)))
+        now_ns = 610
+
+        assert gate.barrier_handler.alignment_duration_ns == 10
+
     def test_the_cancellation_of_an_older_checkpoint_does_not_disturb_a_newer_one(self) -> None:
         """The danger: an aligned newer checkpoint measured or aborted by the late marker of an older one (FLINK-23201)."""
         gate = by_arrival(2, mode=CheckpointingMode.AT_LEAST_ONCE)
@@ -549,6 +563,32 @@ class TestMerge:
         put_all(gate, (0, data(6, size_bytes=1)))
         assert [gate.wants_more(channel) for channel in range(2)] == [False, True]
 
+    def test_an_awaited_input_is_wanted_although_something_of_it_is_held(self) -> None:
+        """The danger: the gate is full of what waits for an input, and does not want it because a barrier of it is kept."""
+        gate: CheckpointedInputGate[str] = CheckpointedInputGate(2, max_waiting_bytes=10)
+        put_all(gate, (0, barrier(1)), (0, barrier(2)), (1, data(5, size_bytes=50)))
+
+        assert [gate.wants_more(channel) for channel in range(2)] == [True, False]
+
+    def test_a_gate_is_finished_when_all_inputs_have_ended(self) -> None:
+        """The danger: a graph that is closed before it has begun, or while an input goes on."""
+        gate: CheckpointedInputGate[str] = CheckpointedInputGate(2)
+        assert not gate.is_finished
+        put_all(gate, (0, END))
+        assert not gate.is_finished
+        put_all(gate, (1, END))
+        assert gate.is_finished
+
+    def test_a_storage_with_something_inside_has_not_ended(self) -> None:
+        """The danger: a graph that is closed over what is still kept."""
+        storage: BufferStorage[str] = BufferStorage(1)
+        storage.accept(0, END)
+        storage.add(0, END)
+        assert not storage.has_ended()
+
+        assert storage.pop_ready(frozenset()) == [(0, END)]
+        assert storage.has_ended()
+
 
 class TestRuns:
     """Several messages of an input in one piece, as readers yield them."""
@@ -567,6 +607,20 @@ class TestRuns:
         put_all(gate, (0, run_of(1, 3, 5, 7)), (1, Tick(3)))
 
         assert gate.waiting_bytes == 2
+
+    def test_parts_may_need_other_memory_than_the_whole(self) -> None:
+        """The danger: slices of Arrow batches share buffers, their sizes do not add up, and the count drifts until it is full."""
+
+        def split(event: Data[str], timestamp: int) -> tuple[Data[str], Data[str]]:
+            head, tail = split_run(event, timestamp)
+            return replace(head, size_bytes=50), replace(tail, size_bytes=60)
+
+        gate = CheckpointedInputGate(2, split=split)
+        put_all(gate, (0, run_of(1, 3, 5, 7)), (1, Tick(3)))
+        assert gate.waiting_bytes == 60
+
+        put_all(gate, (1, END))
+        assert gate.waiting_bytes == 0
 
     def test_a_run_before_the_cut_goes_out_up_to_what_is_held(self) -> None:
         """The danger: a whole run is kept, or handed out, where only its first messages may go."""
