@@ -22,7 +22,7 @@ from datacoord.errors import (
     from_status,
 )
 from datacoord.positions import Position
-from datacoord.v1 import admin_pb2, common_pb2, data_coord_pb2
+from datacoord.v1 import common_pb2, data_coord_pb2
 from datanode_client.batching import BatchLimits, CallBatcher
 from datanode_client.calls import Backoff, CallFailedError, log_failure, until_known
 from datanode_client.client_config import BrokerConfig
@@ -221,43 +221,6 @@ class Broker:
             else Claim(result.channel_name, result.info, None)
             for result in response.results
         ]
-
-    async def list_channels(
-        self, collection_name: str, give_up_seconds: float | None = None
-    ) -> list[admin_pb2.ChannelInfo]:
-        """All channels of a collection, by name.
-
-        Raises:
-            CollectionNotFoundError: no such collection.
-            DatacoordError: a page was not answered within `give_up_seconds`.
-        """
-        channels: list[admin_pb2.ChannelInfo] = []
-        request = admin_pb2.ListChannelsRequest(collection_name=collection_name)
-        while True:
-            page: admin_pb2.ListChannelsResponse = await self._repeated(
-                "ListChannels", request, give_up_seconds=give_up_seconds
-            )
-            channels.extend(page.channels)
-            if not page.next_page_token:
-                return channels
-            request.page_token = page.next_page_token
-
-    async def list_data_nodes(self, job: str, give_up_seconds: float | None = None) -> list[admin_pb2.DataNodeInfo]:
-        """The living sessions of a job.
-
-        Raises:
-            DatacoordError: a page was not answered within `give_up_seconds`.
-        """
-        data_nodes: list[admin_pb2.DataNodeInfo] = []
-        request = admin_pb2.ListDataNodesRequest(job=job)
-        while True:
-            page: admin_pb2.ListDataNodesResponse = await self._repeated(
-                "ListDataNodes", request, give_up_seconds=give_up_seconds
-            )
-            data_nodes.extend(page.data_nodes)
-            if not page.next_page_token:
-                return data_nodes
-            request.page_token = page.next_page_token
 
     def _lines(self) -> _Lines:
         lines = self._current

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from datacoord.errors import CoordinatorUnreachableError
 from datacoord.transport import CALLER_METADATA_KEY, client_options
-from datacoord.v1 import admin_pb2_grpc, data_coord_pb2_grpc
+from datacoord.v1 import data_coord_pb2_grpc
 from datanode_client.calls import CallFailedError
 from datanode_client.client_config import BrokerConfig
 
@@ -47,10 +47,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._channel = grpc.aio.insecure_channel(config.target, options=client_options())
         self._metadata = ((CALLER_METADATA_KEY, config.client_name),)
-        self._stubs: tuple[Any, ...] = (
-            data_coord_pb2_grpc.DataCoordServiceStub(self._channel),  # type: ignore[no-untyped-call]
-            admin_pb2_grpc.AdminServiceStub(self._channel),  # type: ignore[no-untyped-call]
-        )
+        self._stub: Any = data_coord_pb2_grpc.DataCoordServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
     def belongs_here(self) -> bool:
         """False in another process or event loop than it was made in: leave it alone and make a new one."""
@@ -71,20 +68,14 @@ class Connection:
             CallFailedError: it failed.
         """
         try:
-            return await self._method(method)(request, timeout=timeout_seconds, metadata=self._metadata)
+            return await getattr(self._stub, method)(request, timeout=timeout_seconds, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             raise CallFailedError.of(error, method, self._config.target) from error
 
     def stream(self, method: str, request: Message, timeout_seconds: float) -> Any:
         """Opens a response stream; iterating over it raises grpc.aio.AioRpcError."""
-        return self._method(method)(request, timeout=timeout_seconds, metadata=self._metadata)
+        return getattr(self._stub, method)(request, timeout=timeout_seconds, metadata=self._metadata)
 
     async def close(self) -> None:
         """Closes the channel; calls under way are cancelled."""
         await self._channel.close()
-
-    def _method(self, name: str) -> Any:
-        for stub in self._stubs:
-            if hasattr(stub, name):
-                return getattr(stub, name)
-        raise AttributeError(name)

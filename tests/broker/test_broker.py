@@ -16,7 +16,6 @@ from broker.parts import part, quick_config
 from datacoord.errors import (
     BatchTooLargeError,
     ChannelNotFoundError,
-    CollectionNotFoundError,
     CoordinatorUnreachableError,
     FencedError,
     GapError,
@@ -276,15 +275,6 @@ async def test_a_claim_answers_each_channel_and_gives_up_when_told(server: Contr
     await server.vanish()
     with pytest.raises(CoordinatorUnreachableError, match="did not answer ClaimChannels"):
         await broker.claim_channels("query-1", ["c000"], give_up_seconds=0.2)
-
-
-async def test_a_list_is_read_to_its_last_page(server: ContractServer, broker: Broker) -> None:
-    """A job that counts one page of finished channels ends before its channels do."""
-    assert [channel.channel_name for channel in await broker.list_channels("t")] == CHANNELS
-
-    server.fail("ListChannels", Fault(error=CollectionNotFoundError("no collection t", collection_name="t")))
-    with pytest.raises(CollectionNotFoundError):
-        await broker.list_channels("t")
 
 
 async def test_a_broken_watch_is_opened_again_and_says_the_whole_state(server: ContractServer, broker: Broker) -> None:
