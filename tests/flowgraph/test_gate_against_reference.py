@@ -202,6 +202,38 @@ def test_long_runs_of_very_unaligned_inputs_keep_the_laws(
     run(setting, steps)
 
 
+@settings(max_examples=200, deadline=None)
+@given(setting=SETTINGS, steps=STEPS, max_waiting_bytes=st.integers(1, 10), random=st.randoms(use_true_random=False))
+def test_readers_that_ask_first_stay_within_the_limit_and_never_stand_still(
+    setting: Setting, steps: list[Step], max_waiting_bytes: int, random: random.Random
+) -> None:
+    """The danger: a full gate that wants nobody, or wants everybody.
+
+    Each reader puts what it has, in its own order, whenever the gate wants more of it. There is always one to go on, and what is
+    inside exceeds the limit by at most one message of each input.
+    """
+    gate: CheckpointedInputGate[str] = CheckpointedInputGate(
+        setting.channels,
+        mode=setting.mode,
+        order=setting.order,
+        end_policy=setting.end_policy,
+        max_held_bytes=None,
+        max_waiting_bytes=max_waiting_bytes,
+    )
+    script = Script(setting.channels)
+    made = [event for step in steps if (event := script.event(step)) is not None]
+    readers = {
+        channel: [event for c, event in [*made, *script.ends()] if c == channel] for channel in range(setting.channels)
+    }
+    most = max((event.size_bytes for _, event in made if isinstance(event, Data)), default=0)
+    while any(readers.values()):
+        wanted = [channel for channel, events in readers.items() if events and gate.wants_more(channel)]
+        assert wanted, f"nobody may go on: {readers}"
+        gate.put(channel := random.choice(wanted), readers[channel].pop(0))
+        assert gate.waiting_bytes < max_waiting_bytes + (most + 1) * setting.channels
+    assert gate.is_finished
+
+
 @dataclass(frozen=True)
 class Timeline:
     """Inputs of one timeline whose barriers stand at common places, and an order in which they speak."""
