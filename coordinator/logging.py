@@ -43,6 +43,6 @@ def configure(level: str, form: str, stream: TextIO | None = None) -> None:
 
 
 def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
-    """The logger of a part of the coordinator; its name stands in every line as `logger`."""
-    logger: structlog.typing.FilteringBoundLogger = structlog.get_logger(logger=name)
+    """The logger of a part of the coordinator; its name stands in every line as `component`."""
+    logger: structlog.typing.FilteringBoundLogger = structlog.get_logger(component=name)
     return logger

@@ -103,7 +103,7 @@ class Guard:
         """Waits until no unary call is in progress."""
         await self._idle.wait()
 
-    def _handler(self, method: MethodDescriptor, behaviour: Any) -> grpc.RpcMethodHandler[Any, Any]:
+    def _handler(self, method: MethodDescriptor, behaviour: Any) -> "grpc.RpcMethodHandler[Any, Any]":
         request_class = GetMessageClass(method.input_type)
         serialize = GetMessageClass(method.output_type).SerializeToString
         if method.server_streaming:
