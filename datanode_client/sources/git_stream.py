@@ -187,6 +187,11 @@ class BlockReader:
         self._killed = threading.Event()
         self.started_count = 0
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes kept."""
+        return [stream.pid for stream in self._streams]
+
     def read(self, after: int, stop: int) -> Block:
         """Reads the block that begins after number `after` and does not go beyond number `stop`. Blocks.
 

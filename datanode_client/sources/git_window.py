@@ -89,6 +89,11 @@ class BlockWindow:
         self._stirred = asyncio.Event()
         self._door = asyncio.Lock()
 
+    @property
+    def blocks(self) -> list[Block]:
+        """What is in memory, in the order it was read."""
+        return list(self._blocks.values())
+
     async def attach(self, after: int) -> Cursor:
         """Adds a channel that has everything up to a number."""
         async with self._door:

@@ -1,0 +1,1 @@
+"""Channel readers against real sources."""
