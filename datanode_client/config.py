@@ -29,8 +29,7 @@ class DataNodeConfig:
         memory_force_sync_watermark: share of the limit at which buffers are evicted (Milvus: 0.5 in a cluster).
         max_parallel_sync_mgr_tasks_per_cpu_core: worker threads per core that encode and write objects. Milvus has 16 for its
             green threads; ours are real ones, which mostly wait for the disk.
-        max_unanswered_syncs_per_channel: a channel with so many syncs that are not registered yet reads no further, so that an
-            absent coordinator does not fill the store with objects nobody has registered.
+        joined_sync_max_bytes: while a lane waits for its turn, what is cut from it is joined into one sync of at most this size.
         sync_retry_delay_seconds_initial: before a failed upload is tried again; doubles.
         sync_retry_delay_seconds_max: but never waits longer (Milvus: 10 s).
         sync_policy_tick_seconds: how often policies that depend on time are looked at.
@@ -55,7 +54,7 @@ class DataNodeConfig:
     memory_force_sync_enable: bool = True
     memory_force_sync_watermark: float = 0.5
     max_parallel_sync_mgr_tasks_per_cpu_core: int = 4
-    max_unanswered_syncs_per_channel: int = 64
+    joined_sync_max_bytes: int = 64 * _MIB
     sync_retry_delay_seconds_initial: float = 0.1
     sync_retry_delay_seconds_max: float = 10.0
     sync_policy_tick_seconds: float = 1.0

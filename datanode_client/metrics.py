@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Final
 
+from datacoord.v1 import common_pb2
+
 CONSUMED_ROWS: Final = "datanode_consumed_rows_total"
 REPLAYED_ROWS: Final = "datanode_replayed_rows_total"
 FILTERED_ROWS: Final = "datanode_filtered_rows_total"
@@ -26,7 +28,6 @@ CHANNELS: Final = "datanode_channels"
 BUFFERED_ROWS: Final = "datanode_buffered_rows"
 BUFFERED_BYTES: Final = "datanode_buffered_bytes"
 SYNCING_BYTES: Final = "datanode_syncing_bytes"
-SYNCS_IN_FLIGHT: Final = "datanode_syncs_in_flight"
 
 HELP: Final[dict[str, str]] = {
     CONSUMED_ROWS: "Rows read from sources, replays included.",
@@ -49,7 +50,6 @@ HELP: Final[dict[str, str]] = {
     BUFFERED_ROWS: "Rows in write buffers.",
     BUFFERED_BYTES: "Bytes in write buffers.",
     SYNCING_BYTES: "Bytes of rows in syncs whose objects are not written yet.",
-    SYNCS_IN_FLIGHT: "Syncs that were cut and are not answered yet.",
 }
 """Every metric with its meaning; what a process exports carries no other name (plus `_sum` and `_count`)."""
 
@@ -88,6 +88,11 @@ class DataNodeMetrics:
         """All series and their values, for a heartbeat."""
         gauges = {name: float(read()) for name, read in self._gauges.items()}
         return {**self._values, **gauges}
+
+
+def outcome_label(outcome: common_pb2.Outcome) -> str:
+    """An outcome as the value of a label: applied, already_applied, discarded."""
+    return common_pb2.Outcome.Name(outcome).removeprefix("OUTCOME_").lower()
 
 
 def _series(name: str, labels: dict[str, str]) -> str:

@@ -1,0 +1,1 @@
+"""Binlogs: what rows look like as immutable Parquet objects."""

@@ -1,0 +1,1 @@
+"""The sync manager: writes what was cut, and has it registered in order."""
