@@ -1,0 +1,1 @@
+"""Real servers for the suite, started and ended by it."""

