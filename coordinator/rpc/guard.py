@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import quote
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
@@ -38,9 +39,9 @@ DEADLINE_MARGIN_SECONDS: Final = 2.0
 """The store honours deadlines itself and says exactly what became of the call; this much later the guard gives up on it."""
 
 DETAILS_KEY: Final = "grpc-status-details-bin"
-MESSAGE_CHARS_MAX: Final = 1000
-METADATA_CHARS_MAX: Final = 300
-"""Sentences travel in HTTP headers, twice; gRPC cuts connections whose headers are too long."""
+MESSAGE_BYTES_SHOWN: Final = 1500
+METADATA_BYTES_SHOWN: Final = 256
+"""Sentences travel in HTTP headers, twice, once percent-encoded. From 8 KiB on gRPC begins to drop headers, and calls hang."""
 
 _log = get_logger("rpc")
 
@@ -246,7 +247,17 @@ _CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
+def _shorten(text: str, encoded_bytes_max: int) -> str:
+    """Cuts a text so that its percent-encoding fits."""
+    while len(encoded := quote(text, safe=_UNENCODED)) > encoded_bytes_max:
+        text = text[: len(text) * encoded_bytes_max // len(encoded)]
+    return text
+
+
+_UNENCODED = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
+
+
 async def _abort(context: Context, error: DatacoordError) -> Message:
-    metadata = {key: value[:METADATA_CHARS_MAX] for key, value in error.metadata.items()}
-    status = to_status(type(error)(error.message[:MESSAGE_CHARS_MAX], **metadata))
+    metadata = {key: _shorten(value, METADATA_BYTES_SHOWN) for key, value in error.metadata.items()}
+    status = to_status(type(error)(_shorten(error.message, MESSAGE_BYTES_SHOWN), **metadata))
     return await context.abort(_CODES[status.code], status.message, ((DETAILS_KEY, status.SerializeToString()),))
