@@ -362,15 +362,26 @@ class ContractServer(data_coord_pb2_grpc.DataCoordServiceServicer, admin_pb2_grp
 
     async def ListChannels(self, request: Any, context: Any) -> Any:
         def answer() -> Any:
-            names = sorted(self.channels)
-            start = int(request.page_token or 0)
-            end = start + 2
             page = [
-                admin_pb2.ChannelInfo(channel_name=name, epoch=self.channels[name].epoch) for name in names[start:end]
+                admin_pb2.ChannelInfo(
+                    channel_name=name, epoch=channel.epoch, checkpoint=channel.checkpoint, report=channel.report
+                )
+                for name, channel in sorted(self.channels.items())
             ]
-            return admin_pb2.ListChannelsResponse(channels=page, next_page_token=str(end) if end < len(names) else "")
+            return admin_pb2.ListChannelsResponse(channels=page)
 
         return await self._serve("ListChannels", request, context, answer)
+
+    async def ListDataNodes(self, request: Any, context: Any) -> Any:
+        def answer() -> Any:
+            nodes = [
+                admin_pb2.DataNodeInfo(node_id=session.node_id, job=session.job, slot=session.slot, pid=session.pid)
+                for session in self.sessions.values()
+                if session.job == request.job and not session.ended
+            ]
+            return admin_pb2.ListDataNodesResponse(data_nodes=nodes)
+
+        return await self._serve("ListDataNodes", request, context, answer)
 
 
 async def _refuse(context: Any, error: DatacoordError) -> None:
