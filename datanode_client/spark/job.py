@@ -241,7 +241,10 @@ class DataNodeJob:
                 self._refusal = error = refusal
             except Exception as failure:  # noqa: BLE001  # whatever Spark says, the slot must come back
                 error = failure
-                if not self._stopping.is_set():
+                if self._spark.sparkContext._jsc is None:  # the session was stopped under the job: nothing to submit to
+                    _log.error("spark_stopped", job=self._job_name, slot=spec.slot)
+                    self._stopping.set()
+                elif not self._stopping.is_set():
                     _log.warning(
                         "slot_failed", job=self._job_name, slot=spec.slot, attempt=attempt, error=repr(failure)
                     )
