@@ -4,17 +4,13 @@ from pathlib import Path
 
 import doc_pages
 import pytest
-from doc_pages import POINTER, defines, table_rows
+from doc_pages import POINTER, defines, pages, table_rows
 
 HEADER = ("there", "here", "verdict")
-OWN_TABLES = [
-    "docs/origins/000-ttnode-checkpoint-updater.md",
-    "docs/origins/001-flush-and-checkpoint.md",
-    "docs/origins/002-datanode-recovery.md",
-]
+TABLES = [str(page) for page in pages() if page.is_relative_to("docs/origins")]
 
 
-@pytest.mark.parametrize("page", OWN_TABLES)
+@pytest.mark.parametrize("page", TABLES)
 def test_every_row_says_what_became_of_it_and_why(page: str) -> None:
     """What was changed or dropped without a reason is a loss that nobody decided."""
     rows = table_rows(page, *HEADER)
