@@ -7,9 +7,7 @@ must look like is kept inside it, so that a second run costs nothing.
 
 import argparse
 import hashlib
-import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,7 +24,6 @@ INPUTS = (LOCK, JAVA_LOCK, ROOT / "pyproject.toml", Path(__file__).resolve())
 
 # Spark comes as a source distribution only; setuptools builds it and must be there before it.
 BUILD_TOOLS = ("setuptools",)
-JAVA_VERSION_MIN = 17
 PYTHON_VERSION_MIN = (3, 11)
 
 
@@ -101,28 +98,20 @@ def install_lock() -> None:
     pip_install("--require-hashes", "--no-deps", "--no-build-isolation", "--use-pep517", "-r", LOCK)
 
 
-def java_version() -> int:
-    """Major version of the Java that Spark would find; 0 = none."""
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if java is None:
-        return 0
-    try:
-        answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=60)
-    except (OSError, subprocess.SubprocessError):
-        return 0
-    version = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
-    return int(version.group(1)) if version else 0
+def finds_java(**options: int) -> bool:
+    """True when the project finds a Java that Spark can use; it is asked, so that there is one answer."""
+    program = "from datanode_client.spark.java import find_java; find_java()"
+    return subprocess.run([VENV_PYTHON, "-c", program], cwd=ROOT, check=False, **options).returncode == 0
 
 
 def install_java() -> None:
     """Brings a Java where there is none that Spark could use."""
-    found = java_version()
-    if found >= JAVA_VERSION_MIN:
+    if finds_java(stderr=subprocess.DEVNULL):
         return
-    reason = f"Java {found} is too old for Spark" if found else "no Java was found"
-    say(f"{reason}; installing one from {JAVA_LOCK.relative_to(ROOT)} into .venv")
+    say(f"no Java that Spark can use was found; installing one from {JAVA_LOCK.relative_to(ROOT)} into .venv")
     pip_install("--require-hashes", "--no-deps", "-r", JAVA_LOCK)
+    if not finds_java():
+        sys.exit("setup: the Java that was installed does not run here, see above; install Java 17 or newer and repeat")
 
 
 def main() -> None:
@@ -138,8 +127,8 @@ def main() -> None:
     try:
         create_venv()
         install_lock()
-        install_java()
         pip_install("--no-deps", "--no-build-isolation", "--editable", ROOT)
+        install_java()
     except subprocess.CalledProcessError as error:
         sys.exit(
             f"setup: `{' '.join(error.cmd[:4])} …` failed; the message above says why. "
