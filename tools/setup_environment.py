@@ -98,10 +98,10 @@ def install_lock() -> None:
     pip_install("--require-hashes", "--no-deps", "--no-build-isolation", "--use-pep517", "-r", LOCK)
 
 
-def finds_java(**options: int) -> bool:
+def finds_java(stderr: int | None = None) -> bool:
     """True when the project finds a Java that Spark can use; it is asked, so that there is one answer."""
     program = "from datanode_client.spark.java import find_java; find_java()"
-    return subprocess.run([VENV_PYTHON, "-c", program], cwd=ROOT, check=False, **options).returncode == 0
+    return subprocess.run([VENV_PYTHON, "-c", program], cwd=ROOT, check=False, stderr=stderr).returncode == 0
 
 
 def install_java() -> None:
