@@ -46,6 +46,7 @@ class SealPolicy:
         lifetime_ms_max: age since creation.
         idle_ms_max: time since the last write, for segments of at least `idle_size_bytes_min`.
         idle_size_bytes_min: smaller idle segments stay open.
+        channel_growing_bytes_max: bytes of all growing segments of a channel; beyond it the largest is closed.
     """
 
     size_bytes_max: int = int(0.12 * 1024 * 1024 * 1024)
@@ -54,6 +55,7 @@ class SealPolicy:
     lifetime_ms_max: int = 86_400_000
     idle_ms_max: int = 600_000
     idle_size_bytes_min: int = 16 * 1024 * 1024
+    channel_growing_bytes_max: int = 4096 * 1024 * 1024
 
 
 def level_of(partition_id: int) -> SegmentLevel:
@@ -86,6 +88,23 @@ def seal_reason(segment: SegmentFacts, policy: SealPolicy, now_ms: int) -> str |
     if now_ms - segment.last_write_ms > policy.idle_ms_max and segment.size_bytes > policy.idle_size_bytes_min:
         return "idle"
     return None
+
+
+def fullest_first(growing: Mapping[int, SegmentFacts], policy: SealPolicy) -> list[int]:
+    """Which growing segments of a channel to seal, largest first, so that no more bytes grow than the policy allows.
+
+    Args:
+        growing: by any number.
+        policy: see there.
+    """
+    left = sum(segment.size_bytes for segment in growing.values())
+    chosen = []
+    for number, segment in sorted(growing.items(), key=lambda item: (-item[1].size_bytes, item[0])):
+        if left <= policy.channel_growing_bytes_max:
+            break
+        left -= segment.size_bytes
+        chosen.append(number)
+    return chosen
 
 
 def flush_target(consumed_timestamp: int, checkpoint_timestamp: int, given_timestamp: int) -> int:

@@ -263,7 +263,8 @@ class Collection:
         timestamp_kind: what timestamps mean.
         storage_root: where its objects live.
         properties: free properties.
-        channel_names: in the order of their index.
+        channel_count: how many channels it has.
+        channel_names: in the order of their index; left out in recovery info.
         partitions: numbers of the partitions that are not dropped, by name.
         create_time_ms: by the database's clock.
     """
@@ -276,6 +277,7 @@ class Collection:
     timestamp_kind: TimestampKind
     storage_root: str
     properties: Mapping[str, str]
+    channel_count: int
     channel_names: tuple[str, ...]
     partitions: Mapping[str, int]
     create_time_ms: int
@@ -314,8 +316,7 @@ class RecoveryInfo:
         channel_id: its number.
         channel_name: its name.
         channel_index: which of the collection's channels it is.
-        collection: its collection. `channel_names` is left empty here; `channel_count` says how many there are.
-        channel_count: how many channels the collection has.
+        collection: its collection, without `channel_names`.
         epoch: what every write must name.
         owner: empty = nobody.
         checkpoint: replay starts after it.
@@ -328,7 +329,6 @@ class RecoveryInfo:
     channel_name: str
     channel_index: int
     collection: Collection
-    channel_count: int
     epoch: int
     owner: str
     checkpoint: Position

@@ -1,8 +1,26 @@
 """The facade of the store: what the RPC layer and the jobs call."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import structlog
+from sqlalchemy import text
+from sqlalchemy.engine import Connection
 
 from coordinator.core.model import Save, SegmentState
+from coordinator.store import (
+    checkpoints,
+    collections,
+    events,
+    flushes,
+    migrate,
+    ownership,
+    reads,
+    recovery,
+    saves,
+    segments,
+    sessions,
+)
 from coordinator.store.answers import (
     AssignmentRound,
     CallStatistics,
@@ -29,7 +47,16 @@ from coordinator.store.answers import (
     StoreStatistics,
     WriteAnswer,
 )
+from coordinator.store.calls import WriteCall, run_calls
+from coordinator.store.channels import read_identities
+from coordinator.store.checkpoints import CheckpointCall
+from coordinator.store.engine import Database, Faults
+from coordinator.store.group_commit import GroupCommit
+from coordinator.store.transaction import GuardFailedError, Memory, Transaction
 from datacoord.v1 import data_coord_pb2
+
+T = TypeVar("T")
+log = structlog.get_logger()
 
 
 class Store:
@@ -44,29 +71,55 @@ class Store:
     DeadlineExpiredError (both: not done).
     """
 
+    def __init__(self, database: Database, settings: StoreSettings, clock_ms: Callable[[], int] | None) -> None:
+        self._database = database
+        self._settings = settings
+        self._clock_ms = clock_ms
+        self._memory = Memory()
+        self._statistics = StoreStatistics()
+        self._listeners: list[Callable[[frozenset[int]], None]] = []
+        self._queue = GroupCommit(self._run_group, settings, self._statistics)
+
     @classmethod
-    async def open(cls, url: str, settings: StoreSettings, *, clock_ms: Callable[[], int] | None = None) -> "Store":
+    async def open(
+        cls,
+        url: str,
+        settings: StoreSettings,
+        *,
+        clock_ms: Callable[[], int] | None = None,
+        faults: Faults | None = None,
+    ) -> "Store":
         """Opens the database.
 
         Args:
             url: a SQLAlchemy URL.
             settings: see there.
             clock_ms: replaces the database's clock, for tests; None = the database's clock.
+            faults: makes the database fail, for tests.
 
         Raises:
             DatabaseNotMigratedError: run `coordinator.store.migrate.upgrade` (`datacoord migrate`) first.
             DatabaseTooNewError: a newer version has migrated it.
         """
-        raise NotImplementedError
+        # Connecting and migrating tools block; nothing else runs on this loop yet.
+        migrate.check(url)
+        return cls(Database(url, busy_timeout_ms=settings.busy_timeout_ms, faults=faults), settings, clock_ms)
 
     @property
     def statistics(self) -> StoreStatistics:
         """Counters since the store was opened."""
-        raise NotImplementedError
+        self._statistics.commit_seconds = self._database.commit_seconds
+        return self._statistics
 
     async def close(self) -> None:
         """Takes no more writes, finishes those that wait, closes the database."""
-        raise NotImplementedError
+        await self._queue.close()
+        await self._database.close()
+
+    async def abandon(self) -> None:
+        """Lets go of everything as a process that dies does. For tests of crashes."""
+        await self._queue.abandon()
+        self._database.abandon()
 
     async def ping(self) -> None:
         """Asks the database something: readiness.
@@ -74,39 +127,86 @@ class Store:
         Raises:
             StoreUnavailableError: it did not answer.
         """
-        raise NotImplementedError
+        await self._database.read(lambda connection: connection.execute(text("SELECT 1")).scalar())
 
     def on_desired_change(self, listener: Callable[[frozenset[int]], None]) -> None:
         """Calls `listener(node_ids)` on the loop after every transaction of this process that changed desired states."""
-        raise NotImplementedError
+        self._listeners.append(listener)
+
+    async def _run_group(self, calls: Sequence[WriteCall[Any]]) -> list[Any]:
+        """One transaction: checkpoints by one guarded statement if they are plain, then everything else by core."""
+        last: list[Transaction] = []
+        fast_items = 0
+
+        def work(connection: Connection) -> list[Any]:
+            nonlocal fast_items
+            kind = self._database.kind
+            now_ms = self._clock_ms() if self._clock_ms is not None else kind.now_ms(connection)
+            transaction = Transaction(connection, kind, self._settings, self._memory, now_ms)
+            last[:] = [transaction]
+            moving = [call for call in calls if isinstance(call, CheckpointCall)]
+            quick = checkpoints.try_fast(transaction, moving) if moving else None
+            fast_items = sum(call.items for call in moving) if quick is not None else 0
+            answers = dict(zip(map(id, moving), quick or (), strict=quick is not None))
+            rest = [call for call in calls if id(call) not in answers]
+            if rest:
+                answers.update(zip(map(id, rest), run_calls(transaction, rest), strict=True))
+            transaction.finish()
+            return [answers[id(call)] for call in calls]
+
+        answers = await self._database.write(self._counted(work))
+        (transaction,) = last
+        transaction.publish()
+        self._statistics.fast_items += fast_items
+        if transaction.changed_nodes:
+            for listener in self._listeners:
+                listener(frozenset(transaction.changed_nodes))
+        return answers
+
+    def _counted(self, work: Callable[[Connection], T]) -> Callable[[Connection], T]:
+        """Counts what a guard in SQL stopped although core had allowed it."""
+
+        def counted(connection: Connection) -> T:
+            try:
+                return work(connection)
+            except GuardFailedError:
+                self._statistics.invariant_violations += 1
+                raise
+
+        return counted
 
     async def channel_identities(self, channel_names: Sequence[str]) -> Mapping[str, ChannelIdentity]:
         """Immutable facts of channels, from memory where possible; unknown names are absent."""
-        raise NotImplementedError
+        known = self._memory.channels
+        missing = [name for name in channel_names if name not in known]
+        if missing:
+            size = self._database.kind.rows_per_statement
+            known.update(await self._database.read(lambda connection: read_identities(connection, missing, size)))
+        return {name: known[name] for name in channel_names if name in known}
 
     # ---- R1, R2 -------------------------------------------------------------------------------------------------------------
 
     async def save_binlog_paths(
-        self, saves: Sequence[Save], *, caller: str, deadline: float | None = None
+        self, parts: Sequence[Save], *, caller: str, deadline: float | None = None
     ) -> list[WriteAnswer]:
         """SaveBinlogPaths: one answer per part, in order."""
-        raise NotImplementedError
+        return await self._queue.submit(saves.SaveCall(parts, caller), deadline)
 
     async def update_channel_checkpoints(
         self, moves: Sequence[CheckpointMove], *, caller: str, deadline: float | None = None
     ) -> list[WriteAnswer]:
         """UpdateChannelCheckpoint: one answer per entry, in order."""
-        raise NotImplementedError
+        return await self._queue.submit(CheckpointCall(moves, caller), deadline)
 
     async def drop_virtual_channel(self, save: Save, *, caller: str, deadline: float | None = None) -> WriteAnswer:
         """DropVirtualChannel: last save and tombstone in one transaction."""
-        raise NotImplementedError
+        return await self._queue.submit(saves.DropCall(save, caller), deadline)
 
     async def release_channels(
         self, releases: Sequence[ChannelRelease], *, caller: str, deadline: float | None = None
     ) -> list[WriteAnswer]:
         """ReleaseChannels: one answer per channel, in order."""
-        raise NotImplementedError
+        return await self._queue.submit(ownership.ReleaseCall(releases, caller), deadline)
 
     async def claim_channels(
         self,
@@ -118,7 +218,8 @@ class Store:
         deadline: float | None = None,
     ) -> list[ClaimAnswer]:
         """ClaimChannels: one answer per channel, in order, with recovery info of the same transaction."""
-        raise NotImplementedError
+        call = ownership.claim_call(owner_name, channel_names, force=force, caller=caller)
+        return await self._queue.submit(call, deadline)
 
     # ---- datanodes ----------------------------------------------------------------------------------------------------------
 
@@ -138,7 +239,8 @@ class Store:
         Raises:
             CollectionNotFoundError: one of the names.
         """
-        raise NotImplementedError
+        call = sessions.register_call(job, slot, collection_names, host=host, pid=pid, caller=caller)
+        return await self._queue.submit(call, deadline)
 
     async def report_datanode(
         self, report: data_coord_pb2.ReportDataNodeTtMsgsRequest, *, caller: str, deadline: float | None = None
@@ -148,7 +250,7 @@ class Store:
         Raises:
             SessionNotFoundError: the session is over.
         """
-        raise NotImplementedError
+        return await self._queue.submit(sessions.ReportCall(report, caller), deadline)
 
     async def watch_datanode(self, node_id: int, *, deadline: float | None = None) -> DesiredState:
         """Marks a session as watching (only then channels are assigned to it) and answers its desired state.
@@ -156,7 +258,7 @@ class Store:
         Raises:
             SessionNotFoundError: the session is over.
         """
-        raise NotImplementedError
+        return await self._queue.submit(sessions.watch_call(node_id), deadline)
 
     async def desired_state(self, node_id: int) -> DesiredState:
         """The desired state of a session.
@@ -164,11 +266,12 @@ class Store:
         Raises:
             SessionNotFoundError: the session is over.
         """
-        raise NotImplementedError
+        return await self._database.read(lambda connection: sessions.read_desired_state(connection, node_id))
 
     async def desired_revisions(self, node_ids: Sequence[int]) -> Mapping[int, int]:
         """Revisions of the desired states of many sessions in one read; sessions that are over are absent."""
-        raise NotImplementedError
+        size = self._database.kind.rows_per_statement
+        return await self._database.read(lambda c: sessions.read_desired_revisions(c, node_ids, size))
 
     # ---- collections --------------------------------------------------------------------------------------------------------
 
@@ -180,7 +283,7 @@ class Store:
         Raises:
             CollectionExistsError: another definition has this name.
         """
-        raise NotImplementedError
+        return await self._queue.submit(collections.create_call(new, caller), deadline)
 
     async def create_partition(
         self, collection_name: str, partition_name: str, *, caller: str, deadline: float | None = None
@@ -191,7 +294,8 @@ class Store:
             CollectionNotFoundError: no such collection.
             InvalidFieldError: the collection has as many partitions as are allowed.
         """
-        raise NotImplementedError
+        call = collections.create_partition_call(collection_name, partition_name, caller)
+        return await self._queue.submit(call, deadline)
 
     async def drop_partition(
         self, collection_name: str, partition_name: str, *, caller: str, deadline: float | None = None
@@ -202,7 +306,8 @@ class Store:
             CollectionNotFoundError: no such collection.
             PartitionNotFoundError: no such partition.
         """
-        raise NotImplementedError
+        call = collections.drop_partition_call(collection_name, partition_name, caller)
+        await self._queue.submit(call, deadline)
 
     async def describe_collection(self, collection_name: str) -> Collection:
         """One collection.
@@ -210,7 +315,10 @@ class Store:
         Raises:
             CollectionNotFoundError: no such collection.
         """
-        raise NotImplementedError
+        found = await self._database.read(lambda connection: collections.read_by_name(connection, collection_name))
+        if found is None:
+            raise collections.collection_not_found(collection_name)
+        return found
 
     async def list_collections(self, *, page_size: int = 0, page_token: str = "") -> Page[Collection]:
         """Collections by name.
@@ -218,7 +326,7 @@ class Store:
         Raises:
             InvalidFieldError: a page token that this list did not give.
         """
-        raise NotImplementedError
+        return await self._database.read(lambda c: collections.read_page(c, page_size, page_token))
 
     # ---- reads --------------------------------------------------------------------------------------------------------------
 
@@ -238,7 +346,16 @@ class Store:
             CollectionNotFoundError: no such collection.
             InvalidFieldError: a page token that this list did not give.
         """
-        raise NotImplementedError
+        return await self._database.read(
+            lambda connection: recovery.read_page(
+                connection,
+                self._database.kind,
+                channel_names=channel_names,
+                collection_name=collection_name,
+                page_size=page_size,
+                page_token=page_token,
+            )
+        )
 
     async def list_binlogs(
         self, collection_name: str, *, channel_names: Sequence[str] = (), page_size: int = 0, page_token: str = ""
@@ -250,7 +367,16 @@ class Store:
             ChannelNotFoundError: a channel named is not of this collection.
             InvalidFieldError: a page token that this list did not give.
         """
-        raise NotImplementedError
+        return await self._database.read(
+            lambda connection: reads.read_binlogs(
+                connection,
+                self._database.kind,
+                collection_name=collection_name,
+                channel_names=channel_names,
+                page_size=page_size,
+                page_token=page_token,
+            )
+        )
 
     async def list_channels(
         self, *, collection_name: str = "", page_size: int = 0, page_token: str = ""
@@ -261,7 +387,10 @@ class Store:
             CollectionNotFoundError: no such collection.
             InvalidFieldError: a page token that this list did not give.
         """
-        raise NotImplementedError
+        kind = self._database.kind
+        return await self._database.read(
+            lambda connection: reads.read_channels(connection, kind, collection_name, page_size, page_token)
+        )
 
     async def list_segments(
         self,
@@ -277,7 +406,9 @@ class Store:
             CollectionNotFoundError: no such collection.
             InvalidFieldError: a page token that this list did not give.
         """
-        raise NotImplementedError
+        return await self._database.read(
+            lambda connection: segments.read_page(connection, collection_name, states, page_size, page_token)
+        )
 
     async def list_datanodes(
         self, *, job: str = "", include_ended: bool = False, page_size: int = 0, page_token: str = ""
@@ -287,11 +418,20 @@ class Store:
         Raises:
             InvalidFieldError: a page token that this list did not give.
         """
-        raise NotImplementedError
+        return await self._database.read(
+            lambda connection: reads.read_datanodes(
+                connection,
+                self._database.kind,
+                job=job,
+                include_ended=include_ended,
+                page_size=page_size,
+                page_token=page_token,
+            )
+        )
 
     async def call_statistics(self) -> list[CallStatistics]:
         """Accepted calls by RPC and caller, from the history in `events`."""
-        raise NotImplementedError
+        return await self._database.read(events.call_statistics)
 
     # ---- flush --------------------------------------------------------------------------------------------------------------
 
@@ -309,7 +449,7 @@ class Store:
         Raises:
             CollectionNotFoundError: no such collection.
         """
-        raise NotImplementedError
+        return await self._queue.submit(flushes.flush_call(collection_name, timestamp, caller), deadline)
 
     async def get_flush_state(self, flush_id: int) -> FlushState:
         """How far a flush is.
@@ -317,18 +457,18 @@ class Store:
         Raises:
             FlushNotFoundError: no such flush.
         """
-        raise NotImplementedError
+        return await self._database.read(lambda connection: flushes.read_state(connection, flush_id))
 
     # ---- jobs: one round each, under the job's lease -------------------------------------------------------------------------
 
     async def run_lease_job(self) -> LeaseRound:
         """Ends sessions whose lease is over and frees their channels."""
-        raise NotImplementedError
+        return await self._queue.submit(sessions.lease_call(), None)
 
     async def run_assignment_job(self) -> AssignmentRound:
         """Gives free channels to watching sessions and asks for channels back where it is uneven."""
-        raise NotImplementedError
+        return await self._queue.submit(ownership.assignment_call(), None)
 
     async def run_seal_job(self) -> SealRound:
         """Seals growing segments by the policies that depend on time, and on the bytes that grow in a channel."""
-        raise NotImplementedError
+        return await self._queue.submit(segments.seal_call(), None)

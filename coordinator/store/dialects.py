@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from sqlalchemy import BigInteger, Engine, cast, create_engine, event, exc, extract, func, select, text
+from sqlalchemy import BigInteger, Engine, Insert, Table, cast, create_engine, event, exc, extract, func, select, text
+from sqlalchemy.dialects import postgresql as postgresql_dialect
+from sqlalchemy.dialects import sqlite as sqlite_dialect
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg as PostgresqlDialect
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite as SqliteDialect
 from sqlalchemy.engine import Connection, Dialect, make_url
@@ -55,6 +57,10 @@ class DatabaseKind(abc.ABC):
     @abc.abstractmethod
     def migrator(self, busy_timeout_ms: int) -> Engine:
         """An engine for schema changes: one connection, no foreign keys enforced while tables are rebuilt."""
+
+    @abc.abstractmethod
+    def insert_or_ignore(self, table: Table) -> Insert:
+        """An insert that does nothing where the row is there already."""
 
     @abc.abstractmethod
     def lock_for_migration(self, connection: Connection) -> None:
@@ -139,6 +145,10 @@ class Sqlite(DatabaseKind):
             connection.exec_driver_sql(begin)
 
         return engine
+
+    def insert_or_ignore(self, table: Table) -> Insert:
+        """See the base class."""
+        return sqlite_dialect.insert(table).on_conflict_do_nothing()
 
     def lock_for_migration(self, connection: Connection) -> None:
         """See the base class."""
@@ -231,6 +241,10 @@ class Postgresql(DatabaseKind):
             isolation_level=isolation_level,
             connect_args={"options": options, "connect_timeout": 10},
         )
+
+    def insert_or_ignore(self, table: Table) -> Insert:
+        """See the base class."""
+        return postgresql_dialect.insert(table).on_conflict_do_nothing()
 
     def lock_for_migration(self, connection: Connection) -> None:
         """See the base class. The lock ends with the transaction."""

@@ -1,8 +1,9 @@
 """Transactions: how they begin, where their statements run, and what an error means for what was asked."""
 
 import asyncio
+import operator
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ from datacoord.errors import (
 )
 
 T = TypeVar("T")
+Row = tuple[Any, ...]
 log = structlog.get_logger()
 
 _BEGIN_RETRY_SECONDS = 0.005
@@ -158,7 +160,7 @@ class Database:
             except Exception as error:
                 outcome = sort_error(self.kind, error, committing=False)
                 if not outcome.transient or time.monotonic() >= deadline:
-                    raise WriteFailedError(outcome) from error
+                    raise WriteFailedError(SortedError(outcome.error)) from error
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, _BEGIN_RETRY_SECONDS_MAX)
             else:
@@ -248,14 +250,14 @@ class DriverStatement:
         """Prepares a statement.
 
         Args:
-            statement: an insert or update with `bindparam`s.
+            statement: an insert or update with `bindparam`s; other values in it are constants.
             columns: names of the parameters, in the order in which rows give them.
         """
         self._statement = statement
         self._columns = columns
-        self._compiled: dict[DatabaseKind, tuple[str, Callable[[tuple[Any, ...]], tuple[Any, ...]] | None]] = {}
+        self._compiled: dict[type[DatabaseKind], tuple[str, Callable[[Row], Row]]] = {}
 
-    def run(self, kind: DatabaseKind, connection: Connection, rows: list[tuple[Any, ...]]) -> int:
+    def run(self, kind: DatabaseKind, connection: Connection, rows: Sequence[Row]) -> int:
         """Executes it for every row.
 
         Returns:
@@ -263,17 +265,18 @@ class DriverStatement:
         """
         if not rows:
             return 0
-        prepared = self._compiled.get(kind)
+        prepared = self._compiled.get(type(kind))
         if prepared is None:
-            prepared = self._compiled[kind] = self._compile(kind)
-        sql, reorder = prepared
-        values = rows if reorder is None else [reorder(row) for row in rows]
-        return connection.exec_driver_sql(sql, values).rowcount
+            prepared = self._compiled[type(kind)] = self._compile(kind)
+        sql, arrange = prepared
+        return connection.exec_driver_sql(sql, [arrange(row) for row in rows]).rowcount
 
-    def _compile(self, kind: DatabaseKind) -> tuple[str, Callable[[tuple[Any, ...]], tuple[Any, ...]] | None]:
+    def _compile(self, kind: DatabaseKind) -> tuple[str, Callable[[Row], Row]]:
         compiled = self._statement.compile(dialect=kind.driver_dialect)
-        order = tuple(compiled.positiontup)
-        if order == self._columns:
-            return str(compiled), None
-        indexes = tuple(self._columns.index(name) for name in order)
-        return str(compiled), lambda row: tuple(row[index] for index in indexes)
+        constants = tuple(name for name in compiled.positiontup if name not in self._columns)
+        values = tuple(compiled.params[name] for name in constants)
+        indexes = [(*self._columns, *constants).index(name) for name in compiled.positiontup]
+        arrange = operator.itemgetter(*indexes)
+        if constants:
+            return str(compiled), lambda row: arrange(row + values)
+        return str(compiled), arrange

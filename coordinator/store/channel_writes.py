@@ -1,0 +1,262 @@
+"""The bulk statements that write what a transaction did to channels, each with the guard that states what core decided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import BindParameter, bindparam, insert, select, update
+
+from coordinator.core.model import BinlogFacts, ChannelState, SegmentState
+from coordinator.store.engine import DriverStatement
+from coordinator.store.tables import (
+    GROWING,
+    binlogs,
+    channel_state,
+    datanode_reports,
+    lanes,
+    segments,
+    vchannels,
+)
+from coordinator.store.transaction import GuardFailedError, Transaction, chunks
+from datacoord.paths import BinlogKind
+from datacoord.v1 import data_coord_pb2
+
+if TYPE_CHECKING:
+    from coordinator.store.channels import Channel, Lane, Segment
+
+BinlogRow = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
+
+KIND_NUMBERS = {BinlogKind.INSERT: 1, BinlogKind.DELTA: 2, BinlogKind.STATS: 3}
+"""Kinds of binlogs as stored; numbers are those of the contract."""
+
+_CHECKPOINT: dict[str, BindParameter[Any]] = {
+    "checkpoint_timestamp": bindparam("b_timestamp"),
+    "checkpoint_event_time_ms": bindparam("b_event_time_ms"),
+    "checkpoint_msg_id": bindparam("b_msg_id"),
+    "checkpoint_msg_group": bindparam("b_msg_group"),
+}
+_CHECKPOINT_COLUMNS = ("b_timestamp", "b_event_time_ms", "b_msg_id", "b_msg_group")
+
+# Which channel, still in the epoch that was read, and never backwards.
+_HERE = (
+    channel_state.c.channel_id == bindparam("b_channel_id"),
+    channel_state.c.epoch == bindparam("b_epoch_read"),
+    channel_state.c.checkpoint_timestamp <= bindparam("b_timestamp_at_most"),
+)
+
+_MOVE = DriverStatement(
+    update(channel_state).where(*_HERE).values(**_CHECKPOINT, flush_timestamp=bindparam("b_flush_timestamp")),
+    ("b_channel_id", "b_epoch_read", "b_timestamp_at_most", "b_flush_timestamp", *_CHECKPOINT_COLUMNS),
+)
+# Apart from the one above because it touches the index of owners.
+_CHANGE = DriverStatement(
+    update(channel_state)
+    .where(*_HERE, channel_state.c.state == int(ChannelState.ACTIVE))
+    .values(
+        **_CHECKPOINT,
+        flush_timestamp=bindparam("b_flush_timestamp"),
+        epoch=bindparam("b_epoch"),
+        state=bindparam("b_state"),
+        owner_id=bindparam("b_owner_id"),
+        release_requested=bindparam("b_release_requested"),
+    ),
+    (
+        *("b_channel_id", "b_epoch_read", "b_timestamp_at_most", "b_flush_timestamp", *_CHECKPOINT_COLUMNS),
+        *("b_epoch", "b_state", "b_owner_id", "b_release_requested"),
+    ),
+)
+
+_SEGMENT_COLUMNS = tuple(segments.c.keys())
+_NEW_SEGMENT = DriverStatement(
+    insert(segments).values({name: bindparam(name) for name in _SEGMENT_COLUMNS}), _SEGMENT_COLUMNS
+)
+_SEGMENT_CHANGES = ("state", "rows", "delete_rows", "size_bytes", "binlogs", "timestamp_to", "seal_reason")
+_OLD_SEGMENT = DriverStatement(
+    # Only what grows changes.
+    update(segments)
+    .where(segments.c.segment_id == bindparam("b_segment_id"), segments.c.state == GROWING)
+    .values({name: bindparam(f"b_{name}") for name in (*_SEGMENT_CHANGES, "last_write_time_ms")}),
+    ("b_segment_id", *(f"b_{name}" for name in (*_SEGMENT_CHANGES, "last_write_time_ms"))),
+)
+
+_NEW_LANE = DriverStatement(
+    insert(lanes).values({name: bindparam(name) for name in lanes.c.keys()}),  # noqa: SIM118 - columns, not a dictionary
+    tuple(lanes.c.keys()),
+)
+_OLD_LANE = DriverStatement(
+    update(lanes)
+    .where(
+        lanes.c.channel_id == bindparam("b_channel_id"),
+        lanes.c.partition_id == bindparam("b_partition_id"),
+        # Progress never goes back.
+        lanes.c.progress <= bindparam("b_progress_at_most"),
+    )
+    .values(progress=bindparam("b_progress"), growing_segment_id=bindparam("b_growing_segment_id")),
+    ("b_channel_id", "b_partition_id", "b_progress_at_most", "b_progress", "b_growing_segment_id"),
+)
+
+_BINLOG_COLUMNS = tuple(name for name in binlogs.c.keys() if name != "binlog_id")  # noqa: SIM118 - columns
+_NEW_BINLOG = DriverStatement(
+    insert(binlogs).values({name: bindparam(name) for name in _BINLOG_COLUMNS}), _BINLOG_COLUMNS
+)
+
+_CONSUMED = DriverStatement(
+    update(vchannels)
+    .where(vchannels.c.channel_id == bindparam("b_channel_id"), vchannels.c.consumed_timestamp < bindparam("b_at_most"))
+    .values(consumed_timestamp=bindparam("b_consumed")),
+    ("b_channel_id", "b_at_most", "b_consumed"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A channel as its former owner left it.
+
+    Attributes:
+        channel_id: the channel.
+        name: its name.
+        checkpoint_timestamp: its checkpoint then.
+    """
+
+    channel_id: int
+    name: str
+    checkpoint_timestamp: int
+
+
+def binlog_row(segment_id: int, binlog: BinlogFacts, epoch: int, start: int, end: int) -> BinlogRow:
+    """A row of `binlogs`, without its number."""
+    return (
+        segment_id,
+        KIND_NUMBERS[binlog.kind],
+        binlog.field_id,
+        binlog.log_id,
+        epoch,
+        start,
+        end,
+        binlog.rows,
+        binlog.ts_min,
+        binlog.ts_max,
+        binlog.size_bytes,
+        binlog.memory_bytes,
+    )
+
+
+def write(
+    transaction: Transaction, channels: Iterable[Channel], changed: Iterable[Segment], new_binlogs: list[BinlogRow]
+) -> None:
+    """Writes what changed.
+
+    Segments that are sealed go before new ones of the same lane, segments before the lanes and binlogs that refer to them.
+
+    Raises:
+        GuardFailedError: a guard let fewer rows through than were to be changed.
+    """
+    kind, connection = transaction.kind, transaction.connection
+    channels = list(channels)
+    moved = [c for c in channels if c.checkpoint_changed and not c.owner_changed]
+    _guarded(transaction, "channel_state", _MOVE, [_move(channel) for channel in moved])
+    _guarded(transaction, "channel_state", _CHANGE, [_change(c) for c in channels if c.owner_changed])
+
+    to_write = [segment for segment in changed if segment.changed]
+    _guarded(transaction, "segments", _OLD_SEGMENT, [_old_segment(s) for s in to_write if s.stored])
+    _NEW_SEGMENT.run(kind, connection, [_new_segment(segment) for segment in to_write if not segment.stored])
+
+    touched = [(c.channel_id, lane) for c in channels for lane in c.lanes.values() if lane.changed]
+    _guarded(transaction, "lanes", _OLD_LANE, [_old_lane(c, lane) for c, lane in touched if lane.stored])
+    _NEW_LANE.run(kind, connection, [_new_lane(c, lane) for c, lane in touched if not lane.stored])
+
+    _NEW_BINLOG.run(kind, connection, new_binlogs)
+    for channel in channels:
+        if channel.owner_changed and channel.state is ChannelState.DROPPED:
+            drop_segments(transaction, channel.channel_id, None)
+
+
+def _guarded(transaction: Transaction, table: str, statement: DriverStatement, rows: list[tuple[object, ...]]) -> None:
+    changed = statement.run(transaction.kind, transaction.connection, rows)
+    if changed != len(rows):
+        raise GuardFailedError(f"a guard on {table} let {changed} of {len(rows)} rows through")
+
+
+def _move(channel: Channel) -> tuple[object, ...]:
+    c = channel.checkpoint
+    checkpoint = (c.timestamp, c.event_time_ms, c.msg_id, c.msg_group)
+    return (channel.channel_id, channel.epoch_read, c.timestamp, channel.flush_timestamp, *checkpoint)
+
+
+def _change(channel: Channel) -> tuple[object, ...]:
+    owner = (channel.epoch, int(channel.state), channel.owner_id, int(channel.release_requested))
+    return (*_move(channel), *owner)
+
+
+def _new_segment(segment: Segment) -> tuple[object, ...]:
+    values = tuple(getattr(segment, name) for name in _SEGMENT_COLUMNS)
+    return tuple(int(value) if isinstance(value, int) else value for value in values)
+
+
+def _old_segment(segment: Segment) -> tuple[object, ...]:
+    return (
+        segment.segment_id,
+        int(segment.state),
+        segment.rows,
+        segment.delete_rows,
+        segment.size_bytes,
+        segment.binlogs,
+        segment.timestamp_to,
+        segment.seal_reason,
+        segment.last_write_time_ms,
+    )
+
+
+def _growing_id(lane: Lane) -> int | None:
+    return lane.growing.segment_id if lane.growing is not None else None
+
+
+def _new_lane(channel_id: int, lane: Lane) -> tuple[object, ...]:
+    return (channel_id, lane.partition_id, lane.progress, _growing_id(lane))
+
+
+def _old_lane(channel_id: int, lane: Lane) -> tuple[object, ...]:
+    return (channel_id, lane.partition_id, lane.progress, lane.progress, _growing_id(lane))
+
+
+def drop_segments(transaction: Transaction, channel_id: int, partition_id: int | None) -> None:
+    """Makes every segment of a channel, or of one of its lanes, DROPPED. Rows that this transaction wrote are seen."""
+    live = segments.c.state != int(SegmentState.DROPPED)
+    of_segment = [segments.c.channel_id == channel_id, live]
+    of_lane = [lanes.c.channel_id == channel_id, lanes.c.growing_segment_id.is_not(None)]
+    if partition_id is not None:
+        of_segment.append(segments.c.partition_id == partition_id)
+        of_lane.append(lanes.c.partition_id == partition_id)
+    transaction.connection.execute(update(lanes).where(*of_lane).values(growing_segment_id=None))
+    transaction.connection.execute(
+        update(segments).where(*of_segment).values(state=int(SegmentState.DROPPED), seal_reason="dropped")
+    )
+
+
+def keep_consumed(transaction: Transaction, left: Mapping[int, list[Left]]) -> None:
+    """Keeps what former owners reported as consumed, so that their successors know what is a replay.
+
+    Args:
+        transaction: the transaction.
+        left: channels that changed hands in this transaction, by former owner.
+    """
+    reported = reported_timestamps(transaction, [owner_id for owner_id in left if owner_id])
+    rows = []
+    for owner_id, channels in left.items():
+        for channel in channels:
+            consumed = max(reported.get(owner_id, {}).get(channel.name, 0), channel.checkpoint_timestamp)
+            rows.append((channel.channel_id, consumed, consumed))
+    _CONSUMED.run(transaction.kind, transaction.connection, sorted(rows))
+
+
+def reported_timestamps(transaction: Transaction, node_ids: Iterable[int]) -> dict[int, dict[str, int]]:
+    """Consumed timestamps by session and channel name, as last reported."""
+    reported = {}
+    for chunk in chunks(sorted(node_ids), transaction.kind.rows_per_statement):
+        statement = select(datanode_reports).where(datanode_reports.c.node_id.in_(chunk))
+        for row in transaction.connection.execute(statement):
+            report = data_coord_pb2.ReportDataNodeTtMsgsRequest.FromString(bytes(row.report))
+            reported[row.node_id] = {message.channel_name: message.timestamp for message in report.msgs}
+    return reported

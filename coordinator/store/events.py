@@ -1,0 +1,74 @@
+"""The history: one packed row per accepted call, append-only.
+
+`changes` is a JSON array with one entry per channel that changed, by RPC:
+
+    UpdateChannelCheckpoint             [channel_id, epoch, checkpoint]
+    SaveBinlogPaths, DropVirtualChannel [channel_id, epoch, checkpoint or null, [[partition_id, from, to, binlogs], …]]
+    ReleaseChannels, ClaimChannels, RegisterDataNode, ReportDataNodeTtMsgs, LeaseJob, AssignmentJob
+                                        [channel_id, epoch, owner_id, checkpoint], after the change
+    CreateCollection, CreatePartition, DropPartition
+                                        [collection_id, partition_id or 0]
+    Flush                               [channel_id, target]
+    SealJob                             [segment_id, reason]
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import bindparam, func, insert, select
+from sqlalchemy.engine import Connection
+
+from coordinator.store.answers import CallStatistics
+from coordinator.store.dialects import DatabaseKind
+from coordinator.store.engine import DriverStatement
+from coordinator.store.tables import events
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One accepted call.
+
+    Attributes:
+        time_ms: by the database's clock.
+        rpc: its name; a background job has one too.
+        caller: kind of the caller.
+        channels: channels that were accepted.
+        items: items (positions, lanes, …) that were accepted.
+        changes: see the module.
+    """
+
+    time_ms: int
+    rpc: str
+    caller: str
+    channels: int
+    items: int
+    changes: Sequence[Any]
+
+
+_COLUMNS = ("time_ms", "rpc", "caller", "channels", "items", "changes")
+_APPEND = DriverStatement(insert(events).values({name: bindparam(name) for name in _COLUMNS}), _COLUMNS)
+_pack = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
+def append(kind: DatabaseKind, connection: Connection, happened: Sequence[Event]) -> None:
+    """Adds to the history."""
+    rows = [(e.time_ms, e.rpc, e.caller, e.channels, e.items, _pack(e.changes)) for e in happened]
+    _APPEND.run(kind, connection, rows)
+
+
+def call_statistics(connection: Connection) -> list[CallStatistics]:
+    """Accepted calls by RPC and caller."""
+    columns = (
+        events.c.rpc,
+        events.c.caller,
+        func.count().label("calls"),
+        func.sum(events.c.channels).label("channels"),
+        func.sum(events.c["items"]).label("items"),
+    )
+    grouping = (events.c.rpc, events.c.caller)
+    rows = connection.execute(select(*columns).group_by(*grouping).order_by(*grouping)).mappings()
+    return [
+        CallStatistics(row["rpc"], row["caller"], row["calls"], int(row["channels"]), int(row["items"])) for row in rows
+    ]

@@ -1,0 +1,219 @@
+"""Group commit: calls that write wait in a queue and share a transaction; each is answered after its COMMIT.
+
+Calls of a group are decided in order, each seeing the ones before it. While one transaction commits, the next group gathers; an
+idle queue makes nobody wait.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import structlog
+
+from coordinator.store.answers import StoreSettings, StoreStatistics
+from coordinator.store.calls import WriteCall
+from coordinator.store.engine import WriteFailedError
+from datacoord.errors import (
+    CommitOutcomeUnknownError,
+    DatacoordError,
+    DeadlineExpiredError,
+    OverloadedError,
+    StoreUnavailableError,
+)
+
+T = TypeVar("T")
+log = structlog.get_logger()
+
+TRANSIENT_RETRIES_MAX = 5
+_RATE_WEIGHT = 0.2
+_RATE_START_PER_SECOND = 10_000.0
+_RETRY_DELAY_MS_MIN = 20
+_RETRY_DELAY_MS_MAX = 10_000
+
+
+class Runner(Protocol):
+    """What a group is given to."""
+
+    async def __call__(self, calls: Sequence[WriteCall[Any]]) -> list[Any]:
+        """Runs the calls in one transaction and commits it; one answer or error per call.
+
+        Raises:
+            WriteFailedError: the transaction failed.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class _Waiting:
+    call: WriteCall[Any]
+    deadline: float | None
+    answer: asyncio.Future[Any]
+
+
+class GroupCommit:
+    """The queue. Belongs to the event loop it is started on."""
+
+    def __init__(self, run: Runner, settings: StoreSettings, statistics: StoreStatistics) -> None:
+        self._run = run
+        self._settings = settings
+        self._statistics = statistics
+        self._queue: deque[_Waiting] = deque()
+        self._arrived = asyncio.Event()
+        self._closing = False
+        self._items_per_second = _RATE_START_PER_SECOND
+        self._task = asyncio.get_running_loop().create_task(self._work(), name="group-commit")
+
+    async def submit(self, call: WriteCall[T], deadline: float | None) -> T:
+        """Queues a call and waits for its answer.
+
+        Args:
+            call: the call.
+            deadline: in the loop's time; a call that is not in a transaction by then is dropped. None = no limit.
+
+        Raises:
+            OverloadedError: the queue is full.
+            DeadlineExpiredError: its time was over.
+            StoreUnavailableError: the store closes, or the database did not take it.
+            CommitOutcomeUnknownError: perhaps done.
+            DatacoordError: what the call itself raises.
+        """
+        if self._closing:
+            raise StoreUnavailableError("the coordinator is shutting down; repeat the call")
+        queued = self._statistics.queued_items
+        if queued and queued + call.items > self._settings.queue_items_max:
+            self._statistics.rejected_calls += 1
+            delay_ms = self._retry_delay_ms(queued)
+            message = f"{queued} items wait to be written, as many as are allowed; repeat the call in {delay_ms} ms"
+            raise OverloadedError(message, retry_delay_ms=delay_ms, queued_items=queued)
+        waiting = _Waiting(call, deadline, asyncio.get_running_loop().create_future())
+        self._queue.append(waiting)
+        self._count(call, 1)
+        self._arrived.set()
+        answer: T = await waiting.answer
+        return answer
+
+    def _count(self, call: WriteCall[Any], sign: int) -> None:
+        self._statistics.queued_items += sign * call.items
+        self._statistics.queued_calls += sign
+
+    def _retry_delay_ms(self, queued_items: int) -> int:
+        """Time until the queue is half empty at the pace of the last transactions."""
+        delay_ms = int(1000 * queued_items / 2 / self._items_per_second)
+        return min(max(delay_ms, _RETRY_DELAY_MS_MIN), _RETRY_DELAY_MS_MAX)
+
+    async def close(self) -> None:
+        """Takes no more calls and answers those that wait."""
+        self._closing = True
+        self._arrived.set()
+        await self._task
+
+    async def abandon(self) -> None:
+        """Ends as a process that dies does: what waits is never answered. For tests of crashes."""
+        self._closing = True
+        self._queue.clear()
+        self._arrived.set()
+        await self._task
+
+    async def _work(self) -> None:
+        followed = False
+        while True:
+            if not self._queue:
+                if self._closing:
+                    return
+                followed = False
+                self._arrived.clear()
+                await self._arrived.wait()
+                continue
+            if followed and self._settings.linger_ms and self._is_small():
+                await asyncio.sleep(self._settings.linger_ms / 1000)
+            group = self._take_group()
+            if group:
+                await self._commit_group(group)
+                followed = True
+
+    def _is_small(self) -> bool:
+        return not self._closing and self._statistics.queued_items < self._settings.group_items_max
+
+    def _take_group(self) -> list[_Waiting]:
+        """The next calls that share a transaction; those whose time is over are answered so, and left out."""
+        group: list[_Waiting] = []
+        items = size_bytes = 0
+        now = asyncio.get_running_loop().time()
+        while self._queue:
+            waiting = self._queue[0]
+            call = waiting.call
+            too_much = (
+                items + call.items > self._settings.group_items_max
+                or size_bytes + call.size_bytes > self._settings.group_bytes_max
+            )
+            if group and (call.alone or too_much):
+                break
+            self._queue.popleft()
+            self._count(call, -1)
+            if waiting.answer.done():
+                continue  # the caller went away
+            if waiting.deadline is not None and now >= waiting.deadline:
+                self._statistics.expired_calls += 1
+                waiting.answer.set_exception(_expired())
+                continue
+            group.append(waiting)
+            items += call.items
+            size_bytes += call.size_bytes
+            if call.alone:
+                break
+        return group
+
+    async def _commit_group(self, group: list[_Waiting]) -> None:
+        started = time.perf_counter()
+        try:
+            answers = await self._attempt(group)
+        except WriteFailedError as failed:
+            if not failed.outcome.whole and len(group) > 1:
+                # One call broke the transaction. Nothing of it was committed: everybody gets one of their own.
+                for waiting in group:
+                    if not waiting.answer.done():
+                        await self._commit_group([waiting])
+                return
+            if isinstance(failed.outcome.error, CommitOutcomeUnknownError):
+                self._statistics.unknown_outcomes += 1
+            answers = [failed.outcome.error] * len(group)
+        except Exception:
+            log.exception("group_commit_failed")
+            unknown = "the coordinator failed while it wrote; repeat the call unchanged until it is answered"
+            answers = [CommitOutcomeUnknownError(unknown)] * len(group)
+        else:
+            self._note_pace(group, time.perf_counter() - started)
+        for waiting, answer in zip(group, answers, strict=True):
+            if waiting.answer.done():
+                continue
+            if isinstance(answer, DatacoordError):
+                waiting.answer.set_exception(answer)
+            else:
+                waiting.answer.set_result(answer)
+
+    async def _attempt(self, group: list[_Waiting]) -> list[Any]:
+        """Runs a group, again where two transactions were in each other's way."""
+        calls = [waiting.call for waiting in group]
+        for attempt in range(TRANSIENT_RETRIES_MAX + 1):
+            try:
+                return await self._run(calls)
+            except WriteFailedError as failed:
+                if not failed.outcome.transient or attempt == TRANSIENT_RETRIES_MAX:
+                    raise
+                log.info("transaction_retried", reason=failed.outcome.error.message, attempt=attempt + 1)
+        raise AssertionError
+
+    def _note_pace(self, group: list[_Waiting], seconds: float) -> None:
+        items = sum(waiting.call.items for waiting in group)
+        self._statistics.groups += 1
+        self._statistics.items += items
+        self._statistics.group_seconds += seconds
+        pace = items / max(seconds, 1e-6)
+        self._items_per_second += _RATE_WEIGHT * (pace - self._items_per_second)
+
+
+def _expired() -> DeadlineExpiredError:
+    return DeadlineExpiredError("the call's time was over before it could be written; nothing was done, repeat it")
