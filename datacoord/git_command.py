@@ -38,7 +38,7 @@ def locate_git_dir(repository: str | os.PathLike[str]) -> str:
     """Finds the directory git keeps its data in.
 
     Args:
-        repository: the top directory of a work tree, or a bare repository.
+        repository: the top directory of a work tree, or a bare repository; what this function returned is good too.
 
     Returns:
         an absolute path for `--git-dir`.
@@ -49,6 +49,8 @@ def locate_git_dir(repository: str | os.PathLike[str]) -> str:
     path = Path(os.path.abspath(os.path.expanduser(repository)))
     if (path / ".git").exists():
         return str(path / ".git")
+    if path.name == ".git" and path.is_file():  # of a linked work tree or a submodule: a pointer git follows
+        return str(path)
     if (path / "HEAD").is_file() and (path / "objects").is_dir():
         return str(path)
     what = "is not a git repository" if path.is_dir() else "is not a directory"
