@@ -1,15 +1,13 @@
 """The facade of the store: what the RPC layer and the jobs call."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 from sqlalchemy import text
-from sqlalchemy.engine import Connection
 
 from coordinator.core.model import Save, SegmentState
 from coordinator.store import (
-    checkpoints,
     collections,
     events,
     flushes,
@@ -23,36 +21,38 @@ from coordinator.store import (
 )
 from coordinator.store.answers import (
     AssignmentRound,
-    CallStatistics,
-    ChannelBinlogList,
     ChannelIdentity,
     ChannelRelease,
-    ChannelRow,
     CheckpointMove,
     ClaimAnswer,
-    Collection,
-    DataNodeRow,
     DesiredState,
-    Flush,
-    FlushState,
     LeaseRound,
-    NewCollection,
-    Page,
-    RecoveryInfo,
     SealRound,
-    SegmentRow,
     Session,
     SessionState,
     StoreSettings,
     StoreStatistics,
     WriteAnswer,
 )
-from coordinator.store.calls import WriteCall, run_calls
 from coordinator.store.channels import read_identities
 from coordinator.store.checkpoints import CheckpointCall
 from coordinator.store.engine import Database, Faults
 from coordinator.store.group_commit import GroupCommit
-from coordinator.store.transaction import GuardFailedError, Memory, Transaction
+from coordinator.store.group_runner import GroupRunner
+from coordinator.store.listings import (
+    CallStatistics,
+    ChannelBinlogList,
+    ChannelRow,
+    Collection,
+    DataNodeRow,
+    Flush,
+    FlushState,
+    NewCollection,
+    Page,
+    RecoveryInfo,
+    SegmentRow,
+)
+from coordinator.store.transaction import Memory
 from datacoord.v1 import data_coord_pb2
 
 T = TypeVar("T")
@@ -73,12 +73,10 @@ class Store:
 
     def __init__(self, database: Database, settings: StoreSettings, clock_ms: Callable[[], int] | None) -> None:
         self._database = database
-        self._settings = settings
-        self._clock_ms = clock_ms
         self._memory = Memory()
         self._statistics = StoreStatistics()
-        self._listeners: list[Callable[[frozenset[int]], None]] = []
-        self._queue = GroupCommit(self._run_group, settings, self._statistics)
+        self._runner = GroupRunner(database, settings, self._memory, self._statistics, clock_ms)
+        self._queue = GroupCommit(self._runner.run, settings, self._statistics)
 
     @classmethod
     async def open(
@@ -131,49 +129,7 @@ class Store:
 
     def on_desired_change(self, listener: Callable[[frozenset[int]], None]) -> None:
         """Calls `listener(node_ids)` on the loop after every transaction of this process that changed desired states."""
-        self._listeners.append(listener)
-
-    async def _run_group(self, calls: Sequence[WriteCall[Any]]) -> list[Any]:
-        """One transaction: checkpoints by one guarded statement if they are plain, then everything else by core."""
-        last: list[Transaction] = []
-        fast_items = 0
-
-        def work(connection: Connection) -> list[Any]:
-            nonlocal fast_items
-            kind = self._database.kind
-            now_ms = self._clock_ms() if self._clock_ms is not None else kind.now_ms(connection)
-            transaction = Transaction(connection, kind, self._settings, self._memory, now_ms)
-            last[:] = [transaction]
-            moving = [call for call in calls if isinstance(call, CheckpointCall)]
-            quick = checkpoints.try_fast(transaction, moving) if moving else None
-            fast_items = sum(call.items for call in moving) if quick is not None else 0
-            answers = dict(zip(map(id, moving), quick or (), strict=quick is not None))
-            rest = [call for call in calls if id(call) not in answers]
-            if rest:
-                answers.update(zip(map(id, rest), run_calls(transaction, rest), strict=True))
-            transaction.finish()
-            return [answers[id(call)] for call in calls]
-
-        answers = await self._database.write(self._counted(work))
-        (transaction,) = last
-        transaction.publish()
-        self._statistics.fast_items += fast_items
-        if transaction.changed_nodes:
-            for listener in self._listeners:
-                listener(frozenset(transaction.changed_nodes))
-        return answers
-
-    def _counted(self, work: Callable[[Connection], T]) -> Callable[[Connection], T]:
-        """Counts what a guard in SQL stopped although core had allowed it."""
-
-        def counted(connection: Connection) -> T:
-            try:
-                return work(connection)
-            except GuardFailedError:
-                self._statistics.invariant_violations += 1
-                raise
-
-        return counted
+        self._runner.listeners.append(listener)
 
     async def channel_identities(self, channel_names: Sequence[str]) -> Mapping[str, ChannelIdentity]:
         """Immutable facts of channels, from memory where possible; unknown names are absent."""

@@ -11,9 +11,10 @@ from sqlalchemy.engine import Connection
 
 from coordinator.core.model import ChannelMode
 from coordinator.store import channel_writes, paging
-from coordinator.store.answers import ChannelIdentity, Collection, NewCollection, Page, TimestampKind
+from coordinator.store.answers import ChannelIdentity
 from coordinator.store.calls import AloneCall
 from coordinator.store.channels import Channels
+from coordinator.store.listings import Collection, NewCollection, Page, TimestampKind
 from coordinator.store.tables import ACTIVE, channel_state, collections, partitions, vchannels
 from coordinator.store.transaction import Transaction, chunks
 from datacoord.errors import (

@@ -20,9 +20,9 @@ from typing import Any
 from sqlalchemy import bindparam, func, insert, select
 from sqlalchemy.engine import Connection
 
-from coordinator.store.answers import CallStatistics
 from coordinator.store.dialects import DatabaseKind
 from coordinator.store.engine import DriverStatement
+from coordinator.store.listings import CallStatistics
 from coordinator.store.tables import events
 
 

@@ -6,10 +6,10 @@ from sqlalchemy.engine import Connection
 from coordinator.core.model import ChannelState
 from coordinator.core.segments import flush_target
 from coordinator.store import channel_writes
-from coordinator.store.answers import Flush, FlushState, FlushTarget
 from coordinator.store.calls import AloneCall
 from coordinator.store.channels import Channel, Channels
 from coordinator.store.collections import collection_ids
+from coordinator.store.listings import Flush, FlushState, FlushTarget
 from coordinator.store.tables import ACTIVE, channel_state, flush_targets, flushes, vchannels
 from coordinator.store.transaction import Transaction, chunks
 from datacoord.errors import FlushNotFoundError

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import TypeVar
 
-from coordinator.store.answers import Page
+from coordinator.store.listings import Page
 from datacoord.errors import InvalidFieldError
 from datacoord.limits import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX
 

@@ -9,17 +9,10 @@ from sqlalchemy.engine import Connection
 from coordinator.core.model import BinlogFacts, ChannelMode, ChannelState, SegmentState
 from coordinator.core.refusals import channel_not_found
 from coordinator.store import paging
-from coordinator.store.answers import (
-    ChannelBinlogList,
-    ChannelRow,
-    DataNodeRow,
-    DataNodeState,
-    Page,
-    RegisteredBinlog,
-)
 from coordinator.store.channel_writes import KIND_NUMBERS
 from coordinator.store.collections import collection_ids
 from coordinator.store.dialects import DatabaseKind
+from coordinator.store.listings import ChannelBinlogList, ChannelRow, DataNodeRow, DataNodeState, Page, RegisteredBinlog
 from coordinator.store.recovery import position_of, read_lanes
 from coordinator.store.tables import (
     OWNER_DATANODE,

@@ -10,8 +10,8 @@ from sqlalchemy.engine import Connection
 from coordinator.core import refusals
 from coordinator.core.model import ChannelFacts, ChannelMode, ChannelState
 from coordinator.store import collections, paging, segments
-from coordinator.store.answers import LaneProgress, Page, RecoveryInfo, SegmentRow
 from coordinator.store.dialects import DatabaseKind
+from coordinator.store.listings import LaneProgress, Page, RecoveryInfo, SegmentRow
 from coordinator.store.tables import ACTIVE, channel_state, lanes, owners, partitions, vchannels
 from coordinator.store.tables import segments as segments_table
 from coordinator.store.transaction import chunks

@@ -9,10 +9,11 @@ from sqlalchemy.engine import Connection
 from coordinator.core.model import SegmentLevel, SegmentState
 from coordinator.core.segments import fullest_first, seal_reason, shown_state
 from coordinator.store import job_leases, paging
-from coordinator.store.answers import Page, SealRound, SegmentRow
+from coordinator.store.answers import SealRound
 from coordinator.store.calls import AloneCall
 from coordinator.store.channels import Channels
 from coordinator.store.collections import collection_ids
+from coordinator.store.listings import Page, SegmentRow
 from coordinator.store.tables import GROWING, channel_state, vchannels
 from coordinator.store.tables import segments as table
 from coordinator.store.transaction import Transaction

@@ -8,10 +8,11 @@ from sqlalchemy.engine import Connection
 
 from coordinator.core.assignment import NodeFacts
 from coordinator.store import job_leases
-from coordinator.store.answers import DataNodeState, DesiredState, LeaseRound, Session, SessionState, WatchedChannel
+from coordinator.store.answers import DesiredState, LeaseRound, Session, SessionState, WatchedChannel
 from coordinator.store.calls import AloneCall, WriteCall
 from coordinator.store.channels import Channels
 from coordinator.store.collections import collection_ids
+from coordinator.store.listings import DataNodeState
 from coordinator.store.tables import (
     OWNER_DATANODE,
     SESSION_ENDED,

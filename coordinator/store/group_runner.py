@@ -1,0 +1,100 @@
+"""A group of calls as one transaction of the database, and what follows from its COMMIT."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import structlog
+from sqlalchemy.engine import Connection
+
+from coordinator.store import checkpoints
+from coordinator.store.answers import StoreSettings, StoreStatistics
+from coordinator.store.calls import WriteCall, run_calls
+from coordinator.store.checkpoints import CheckpointCall
+from coordinator.store.engine import Database
+from coordinator.store.transaction import GuardFailedError, Memory, Transaction
+
+log = structlog.get_logger()
+
+
+class GroupRunner:
+    """Runs groups.
+
+    Attributes:
+        listeners: told after COMMIT which sessions' desired states changed.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        settings: StoreSettings,
+        memory: Memory,
+        statistics: StoreStatistics,
+        clock_ms: Callable[[], int] | None,
+    ) -> None:
+        self.listeners: list[Callable[[frozenset[int]], None]] = []
+        self._database = database
+        self._settings = settings
+        self._memory = memory
+        self._statistics = statistics
+        self._clock_ms = clock_ms
+
+    async def run(self, calls: Sequence[WriteCall[Any]]) -> list[Any]:
+        """Runs calls in one transaction and commits it.
+
+        Returns:
+            one answer, or error of the call, per call.
+
+        Raises:
+            WriteFailedError: the transaction failed.
+        """
+        finished: list[tuple[Transaction, int]] = []
+
+        def work(connection: Connection) -> list[Any]:
+            transaction = self._begin(connection)
+            answers, fast_items = self._decide(transaction, calls)
+            finished[:] = [(transaction, fast_items)]
+            return answers
+
+        answers = await self._database.write(work)
+        ((transaction, fast_items),) = finished
+        self._committed(transaction, fast_items)
+        return answers
+
+    def _begin(self, connection: Connection) -> Transaction:
+        kind = self._database.kind
+        now_ms = self._clock_ms() if self._clock_ms is not None else kind.now_ms(connection)
+        return Transaction(connection, kind, self._settings, self._memory, now_ms)
+
+    def _decide(self, transaction: Transaction, calls: Sequence[WriteCall[Any]]) -> tuple[list[Any], int]:
+        """Checkpoints by one guarded statement where all of them are plain; everything else by core.
+
+        All calls of a group wait at once, so that any order of them is a legal one.
+        """
+        moving = [call for call in calls if isinstance(call, CheckpointCall)]
+        quick = checkpoints.try_fast(transaction, moving) if moving else None
+        answers: dict[int, Any] = {}
+        fast_items = 0
+        if quick is not None:
+            answers = dict(zip(map(id, moving), quick, strict=True))
+            fast_items = sum(call.items for call in moving)
+        rest = [call for call in calls if id(call) not in answers]
+        try:
+            if rest:
+                answers.update(zip(map(id, rest), run_calls(transaction, rest), strict=True))
+            transaction.finish()
+        except GuardFailedError:
+            self._statistics.invariant_violations += 1
+            raise
+        return [answers[id(call)] for call in calls], fast_items
+
+    def _committed(self, transaction: Transaction, fast_items: int) -> None:
+        transaction.publish()
+        self._statistics.fast_items += fast_items
+        if not transaction.changed_nodes:
+            return
+        for listener in self.listeners:
+            try:
+                listener(frozenset(transaction.changed_nodes))
+            except Exception:
+                # What is committed is committed; whoever listens looks again by itself.
+                log.exception("desired_change_listener_failed")
