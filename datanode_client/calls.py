@@ -122,9 +122,14 @@ class Backoff:
         self.failures = 0
 
 
+def worth_a_line(failures: int) -> bool:
+    """Whether the n-th failure in a row is logged: the 1st, 2nd, 4th, 8th …, for an outage of hours must not fill a disk."""
+    return failures & (failures - 1) == 0
+
+
 def log_failure(failure: CallFailedError, method: str, failures: int, delay_seconds: float) -> None:
-    """Tells of the 1st, 2nd, 4th, 8th … failure in a row: an outage of hours must not fill a disk."""
-    if failures & (failures - 1) == 0:
+    """Tells of a failure, if it is worth a line."""
+    if worth_a_line(failures):
         _log.warning(
             "call_failed",
             method=method,

@@ -10,7 +10,7 @@ from datacoord.errors import DatacoordError, SessionNotFoundError
 from datacoord.limits import REPORTED_METRICS_MAX
 from datacoord.v1 import data_coord_pb2
 from datanode_client.broker import Broker
-from datanode_client.calls import Backoff
+from datanode_client.calls import Backoff, worth_a_line
 from datanode_client.channel_hold import ChannelHold, HoldContext
 from datanode_client.client_config import SessionConfig
 from datanode_client.desired_state import plan
@@ -113,6 +113,7 @@ class DataNodeSession:
             _log.warning("farewell_not_heard", node_id=self.node_id, reason=error.reason.value)
 
     async def _report_for_ever(self) -> None:
+        failures = 0
         while True:
             self._heartbeat_wanted.clear()
             try:
@@ -121,8 +122,12 @@ class DataNodeSession:
                 return
             except DatacoordError as error:
                 # The coordinator may be away for long: graphs go on, their saves wait, and fences keep it safe.
-                _log.warning("heartbeat_failed", node_id=self.node_id, reason=error.reason.value)
+                failures += 1
+                if worth_a_line(failures):
+                    reason = error.reason.value
+                    _log.warning("heartbeat_failed", node_id=self.node_id, reason=reason, failures=failures)
             else:
+                failures = 0
                 if answer.state == data_coord_pb2.DATA_NODE_STATE_ENDED:
                     return
                 if answer.state == data_coord_pb2.DATA_NODE_STATE_STOPPING:
