@@ -21,4 +21,5 @@ main.add_lazy("channels", "datacoord.cli.listings:channels", "List channels: own
 main.add_lazy("segments", "datacoord.cli.listings:segments", "List segments: state, rows, bytes.")
 main.add_lazy("datanodes", "datacoord.cli.listings:datanodes", "List sessions of datanodes.")
 main.add_lazy("flush", "datacoord.cli.flush:flush", "Make everything consumed so far durable and sealed.")
+main.add_lazy("demo", "datacoord.cli.demo:demo", "Land real input exactly once, with kills, and prove it.")
 main.add_lazy("version", "datacoord.cli.version:version", "Show versions.")
