@@ -49,14 +49,15 @@ def judge_generator(
         connection.execute(f"SET temp_directory = {_quoted(scratch)}")
         files = ", ".join(_quoted(os.fspath(path)) for path in operations)
         connection.execute(f"CREATE VIEW operations AS FROM read_parquet([{files}])")
-        columns = _columns(connection, "operations")
+        operations_schema = pq.read_schema(operations[0])
+        columns = pa.schema([field for field in operations_schema if not field.name.startswith("_")])
         actual = Path(scratch) / "actual.parquet"
         _write(rows, actual, columns)
         connection.execute(f"CREATE VIEW actual AS FROM read_parquet({_quoted(str(actual))})")
         return _compare(connection, columns)
 
 
-def _compare(connection: "duckdb.DuckDBPyConnection", columns: dict[str, str]) -> Verdict:
+def _compare(connection: "duckdb.DuckDBPyConnection", columns: pa.Schema) -> Verdict:
     """Counts and samples the differences.
 
     A key lives in one channel, and `_ordinal` counts the operations of a channel: the last operation of a key is its largest.
@@ -64,7 +65,7 @@ def _compare(connection: "duckdb.DuckDBPyConnection", columns: dict[str, str]) -
     """
     differ = " OR ".join(
         f"{_value('e', name, columns)} IS DISTINCT FROM {_value('a', name, columns)}"
-        for name in columns
+        for name in columns.names
         if name != "id"
     )
     connection.execute(
@@ -107,39 +108,32 @@ def _compare(connection: "duckdb.DuckDBPyConnection", columns: dict[str, str]) -
     )
 
 
-def _columns(connection: "duckdb.DuckDBPyConnection", view: str) -> dict[str, str]:
-    """The log's columns and DuckDB's types of them, without the system's."""
-    described = connection.execute(f"DESCRIBE {view}").fetchall()
-    return {name: kind for name, kind, *_ in described if not name.startswith("_")}
-
-
-def _value(table: str, name: str, columns: dict[str, str]) -> str:
+def _value(table: str, name: str, columns: pa.Schema) -> str:
     """A column as it is compared: times as numbers, so that no time zone matters."""
     column = f'{table}."{name}"'
-    return f"epoch_us({column})" if columns[name].startswith("TIMESTAMP") else column
+    return f"epoch_us({column})" if pa.types.is_timestamp(columns.field(name).type) else column
 
 
-def _write(rows: Iterable[pa.RecordBatch], path: Path, columns: dict[str, str]) -> None:
+def _write(rows: Iterable[pa.RecordBatch], path: Path, columns: pa.Schema) -> None:
     """Puts what was read back where DuckDB can read it more than once; without rows, an empty table of the same shape."""
     writer: pq.ParquetWriter | None = None
     try:
         for batch in rows:
-            lacking = [name for name in columns if name not in batch.schema.names]
+            lacking = [name for name in columns.names if name not in batch.schema.names]
             if lacking:
                 raise InvalidFieldError(
                     f"what was read back lacks the column {lacking[0]!r} of the generator's log: judge the collection it was "
                     "loaded into",
                     column=lacking[0],
                 )
-            chosen = batch.select(list(columns))
+            chosen = batch.select(columns.names)
             writer = writer or pq.ParquetWriter(path, chosen.schema, compression="lz4", use_dictionary=False)
             writer.write_batch(chosen)
     finally:
         if writer is not None:
             writer.close()
     if writer is None:
-        nothing = {name: pa.array([], pa.int64() if name == "id" else pa.null()) for name in columns}
-        pq.write_table(pa.table(nothing), path)
+        pq.write_table(columns.empty_table(), path)
 
 
 def _number(connection: "duckdb.DuckDBPyConnection", query: str) -> int:
