@@ -66,7 +66,7 @@ class GitHistory:
         git_dir = locate_git_dir(repository)
         _refuse_shallow(git_dir)
         head = _resolve(git_dir, revision)
-        count = _ask(git_dir, "rev-list", "--first-parent", "--count", head)
+        count = _ask(git_dir, "rev-list", "--first-parent", "--count", head, "--")
         return PinnedHistory(git_dir, head, int(count))
 
     @classmethod
@@ -79,7 +79,7 @@ class GitHistory:
             SourceUnavailableError: git failed for now.
         """
         _refuse_shallow(git_dir)
-        lines = _ask(git_dir, "rev-list", "--first-parent", "--reverse", "--timestamp", head).split()
+        lines = _ask(git_dir, "rev-list", "--first-parent", "--reverse", "--timestamp", head, "--").split()
         commit_ids = np.frombuffer(bytes.fromhex(b"".join(lines[1::2]).decode("ascii")), np.uint8)
         seconds = [min(int(second), _SECONDS_MAX) for second in lines[0::2]]
         return cls(git_dir, head, commit_ids.reshape(len(seconds), -1), np.array(seconds, np.int64) * 1000)
