@@ -1,7 +1,6 @@
 """Taking a port, and saying in a sentence why it cannot be had."""
 
 import errno
-import os
 import socket
 
 from datacoord.errors import ConfigInvalidError, DatacoordError, PortInUseError
@@ -38,22 +37,18 @@ def bind_socket(host: str, port: int, *, setting: str) -> socket.socket:
     return listener
 
 
-def explain_refused_port(host: str, port: int, *, setting: str) -> DatacoordError:
-    """Why a library that only says "failed to bind" could not have a port: tries it and names the cause."""
-    try:
-        bind_socket(host, port, setting=setting).close()
-    except (PortInUseError, ConfigInvalidError) as error:
-        return error
-    return _explain(OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE)), host, port, setting)
+def port_in_use(host: str, port: int, *, setting: str) -> PortInUseError:
+    """The error of a port that somebody else has."""
+    return PortInUseError(
+        f"port {port} of {host} is in use by another process; end that process or choose another port ({setting}; 0 = any)",
+        host=host,
+        port=port,
+    )
 
 
 def _explain(error: OSError, host: str, port: int, setting: str) -> DatacoordError:
     if error.errno == errno.EADDRINUSE:
-        return PortInUseError(
-            f"port {port} of {host} is in use by another process; end that process or choose another port ({setting}; 0 = any)",
-            host=host,
-            port=port,
-        )
+        return port_in_use(host, port, setting=setting)
     return ConfigInvalidError(
         f"cannot listen on port {port} of {host}: {error.strerror or error}; change {setting} or its host",
         host=host,

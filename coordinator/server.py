@@ -13,7 +13,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from coordinator.config import Settings
 from coordinator.jobs.loop import JobLoop
 from coordinator.jobs.rounds import AssignmentRounds, LeaseRounds, SealRounds
-from coordinator.listening import explain_refused_port
+from coordinator.listening import bind_socket, port_in_use
 from coordinator.logging import get_logger
 from coordinator.rpc.admin import AdminServicer
 from coordinator.rpc.collections import CollectionServicer
@@ -113,13 +113,15 @@ class Coordinator:
 
     def _take_grpc_port(self) -> grpc.aio.Server:
         settings = self._settings
+        # A library that cannot bind says so on standard error, in its own words: ask the kernel first, for one sentence.
+        bind_socket(settings.grpc_host, settings.grpc_port, setting="grpc_port").close()
         server = grpc.aio.server(
             options=server_options(), maximum_concurrent_rpcs=settings.grpc_max_concurrent_rpcs + HARD_CALLS_MARGIN
         )
         try:
             port = server.add_insecure_port(_join(settings.grpc_host, settings.grpc_port))
         except RuntimeError as error:
-            raise explain_refused_port(settings.grpc_host, settings.grpc_port, setting="grpc_port") from error
+            raise port_in_use(settings.grpc_host, settings.grpc_port, setting="grpc_port") from error
         self.address = _join(settings.grpc_host, port)
         return server
 

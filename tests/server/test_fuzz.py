@@ -238,7 +238,7 @@ def test_arbitrary_valid_messages_for_long(target: Target, name: str, data: st.D
 
 def mutate(draw: st.DataObject, message: Any) -> None:
     """Changes one field somewhere in a message to something its type allows."""
-    field = draw.draw(st.sampled_from(message.DESCRIPTOR.fields))
+    field = draw.draw(st.sampled_from(list(message.DESCRIPTOR.fields)))
     value = getattr(message, field.name)
     if field.message_type is not None:
         if field.message_type.GetOptions().map_entry:

@@ -1,0 +1,208 @@
+"""The HTTP port: metrics that mean something from the first scrape, health that tells process and database apart, no control."""
+
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from running_coordinator import CoordinatorThread, claim, definition, eventually, save_part
+
+from coordinator.store import DataNodeRow, DataNodeState, StoreStatistics
+from coordinator.web.metrics import Metrics
+from coordinator.web.reported import ReportedMetrics, parse_key
+from datacoord.client import CoordinatorClient
+from datacoord.errors import StoreUnavailableError
+from datacoord.v1 import common_pb2, data_coord_pb2, data_coord_pb2_grpc
+
+
+def get(thread: CoordinatorThread, path: str, method: str = "GET") -> tuple[int, str]:
+    """Status and body."""
+    request = urllib.request.Request(f"http://{thread.web_address}{path}", method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def scrape(thread: CoordinatorThread) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+    """Every sample, by name and labels."""
+    samples: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+    for family in text_string_to_metric_families(get(thread, "/metrics")[1]):
+        for sample in family.samples:
+            samples.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
+    return samples
+
+
+def labelled(**labels: str) -> tuple[tuple[str, str], ...]:
+    """Labels as a key of `scrape`."""
+    return tuple(sorted(labels.items()))
+
+
+def test_every_metric_is_there_from_the_first_scrape(coordinator: CoordinatorThread) -> None:
+    """An alert on a rate needs the 0 before the 1; a dashboard needs names that do not come and go."""
+    samples = scrape(coordinator)
+    for definition_ in Metrics().definitions:
+        if definition_.labels and definition_.name in {
+            "datacoord_rpc_duration_seconds",
+            "datacoord_rpc_batch_items",
+            "datacoord_item_results_total",
+        }:
+            continue  # their label sets come with the first call
+        assert any(name.startswith(definition_.name.removesuffix("_total")) for name in samples), definition_.name
+    assert (
+        samples["datacoord_rpc_requests_total"][labelled(method="SaveBinlogPaths", code="OK", caller="datanode")] == 0
+    )
+    assert samples["datacoord_invariant_violations_total"] == {
+        labelled(rule=rule): 0.0 for rule in ("GAP", "BELOW_CHECKPOINT", "INTERNAL", "SQL_GUARD")
+    }
+    assert list(samples["datacoord_build_info"].values()) == [1.0]
+
+
+def test_calls_items_and_commits_are_counted(coordinator: CoordinatorThread, client: CoordinatorClient) -> None:
+    """What a person on call looks at first."""
+    client.create_collection(definition())
+    first, second = claim(client)
+    client.save_binlog_paths([save_part(first, 0, 5, 1), save_part(second, 3, 5, 2)])
+    samples = scrape(coordinator)
+    called = samples["datacoord_rpc_requests_total"]
+    assert called[labelled(method="SaveBinlogPaths", code="OK", caller="demo")] == 1
+    results = samples["datacoord_item_results_total"]
+    assert results[labelled(method="SaveBinlogPaths", result="APPLIED")] == 1
+    assert results[labelled(method="SaveBinlogPaths", result="GAP")] == 1
+    assert samples["datacoord_invariant_violations_total"][labelled(rule="GAP")] == 1
+    assert samples["datacoord_rpc_batch_items_sum"][labelled(method="SaveBinlogPaths")] == 2
+    assert samples["datacoord_rpc_duration_seconds_count"][labelled(method="SaveBinlogPaths", caller="demo")] == 1
+    assert samples["datacoord_group_commits_total"][labelled(result="committed")] >= 1
+    assert samples["datacoord_group_commit_items_total"][()] >= 2
+
+
+def test_what_the_store_has_counted_is_copied_once() -> None:
+    """Counters of the store are brought over at each scrape: adding the whole count every time would grow with scraping."""
+    metrics = Metrics()
+    for groups, items in ((2, 10), (2, 10), (3, 17)):
+        metrics.copy_store(StoreStatistics(groups=groups, items=items, queued_items=items, invariant_violations=1))
+    value = metrics.registry.get_sample_value
+    assert value("datacoord_group_commits_total", {"result": "committed"}) == 3
+    assert value("datacoord_group_commit_items_total") == 17
+    assert value("datacoord_write_queue_items") == 17
+    assert value("datacoord_invariant_violations_total", {"rule": "SQL_GUARD"}) == 1
+
+
+def test_channels_and_sessions_are_shown(coordinator: CoordinatorThread, client: CoordinatorClient) -> None:
+    """FREE channels beside living datanodes are the first sign that assignment is stuck."""
+    client.create_collection(definition(channel_mode=common_pb2.CHANNEL_MODE_MANAGED, channel_count=3))
+
+    def free() -> float:
+        return scrape(coordinator)["datacoord_channels"][labelled(state="FREE")]
+
+    eventually(lambda: free() == 3)
+    import grpc
+
+    with grpc.insecure_channel(coordinator.address) as channel:
+        stub: Any = data_coord_pb2_grpc.DataCoordServiceStub(channel)  # type: ignore[no-untyped-call]
+        node = stub.RegisterDataNode(
+            data_coord_pb2.RegisterDataNodeRequest(job="j", slot=4, collection_names=["files"])
+        )
+        stream = stub.WatchDmChannels(data_coord_pb2.WatchDmChannelsRequest(node_id=node.node_id))
+        next(stream)
+        stub.ReportDataNodeTtMsgs(
+            data_coord_pb2.ReportDataNodeTtMsgsRequest(
+                node_id=node.node_id, metrics={"datanode_consumed_rows_total": 5.0, "datanode_buffer_bytes": 7.0}
+            )
+        )
+        eventually(lambda: free() == 0 and "datacoord_datanode_consumed_rows_total" in scrape(coordinator))
+        samples = scrape(coordinator)
+        assert samples["datacoord_channels"][labelled(state="OWNED")] == 3
+        assert sum(samples["datacoord_sessions"].values()) == 1
+        assert samples["datacoord_datanode_consumed_rows_total"] == {labelled(job="j", slot="4"): 5.0}
+        assert samples["datacoord_datanode_buffer_bytes"] == {labelled(job="j", slot="4"): 7.0}
+        assert samples["datacoord_watch_streams"][()] == 1
+        stream.cancel()
+        eventually(lambda: scrape(coordinator)["datacoord_watch_streams"][()] == 0)
+
+
+def test_liveness_does_not_depend_on_the_database(
+    coordinator: CoordinatorThread, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Restarting every replica because the database is away makes a short outage a long one."""
+    assert get(coordinator, "/healthz") == (200, "ok\n")
+    assert get(coordinator, "/readyz") == (200, "ready\n")
+
+    async def away() -> None:
+        raise StoreUnavailableError("host db.internal, password hunter2")
+
+    monkeypatch.setattr(coordinator.coordinator._store, "ping", away)
+    assert get(coordinator, "/healthz")[0] == 200
+    status, body = get(coordinator, "/readyz")
+    assert status == 503
+    assert "hunter2" not in body + capsys.readouterr().out
+
+
+def test_a_database_that_hangs_is_not_ready(coordinator: CoordinatorThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe that hangs as long as the database does tells nobody anything."""
+    import asyncio
+
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(coordinator.coordinator._store, "ping", hang)
+    monkeypatch.setattr("coordinator.web.app.READY_TIMEOUT_SECONDS", 0.05)
+    assert get(coordinator, "/readyz")[0] == 503
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/readyz", "/", "/stop"])
+def test_the_port_takes_no_control_call(coordinator: CoordinatorThread, method: str, path: str) -> None:
+    """Metrics ports are left open inside networks; control calls on one were the end of others (CVE-2026-26190)."""
+    assert get(coordinator, path, method)[0] in {404, 405}
+
+
+@pytest.mark.parametrize(
+    ("key", "parsed"),
+    [
+        ("datanode_x_total", ("datanode_x_total", {})),
+        ('datanode_x{a="b",c="d e"}', ("datanode_x", {"a": "b", "c": "d e"})),
+        ("datanode_x{}", ("datanode_x", {})),
+        ("rpc_requests_total", None),
+        ("datanode_x{a=b}", None),
+        ('datanode_x{a="b"', None),
+        ('datanode_x{job="mine"}', None),
+        ('datanode_x{a="b"c="d"}', None),
+        ('datanode_x{a="b\\"}', None),
+        ("datanode_x y", None),
+        ("", None),
+    ],
+)
+def test_only_what_is_prometheus_notation_is_exported(key: str, parsed: object) -> None:
+    """One malformed line makes the whole scrape fail; a name of ours from a datanode would forge our figures."""
+    assert parse_key(key) == parsed
+
+
+def test_a_sick_report_does_not_make_the_scrape_sick() -> None:
+    """Datanodes of other versions may report anything."""
+    metrics = Metrics()
+    reported = ReportedMetrics(metrics.registry)
+    report = data_coord_pb2.ReportDataNodeTtMsgsRequest(metrics={"datanode_ok": 1.0, "bad name": 2.0, "process_x": 3.0})
+    row = DataNodeRow(1, 'j"\n\\', 0, DataNodeState.IDLE, "h", 1, 0, 0, 0, report)
+    reported.show([row])
+    from prometheus_client import generate_latest
+
+    families = {
+        family.name: family for family in text_string_to_metric_families(generate_latest(metrics.registry).decode())
+    }
+    assert families["datacoord_datanode_ok"].samples[0].labels == {"job": 'j"\n\\', "slot": "0"}
+    assert not any("process_x" in name or "bad" in name for name in families)
+
+
+def test_the_ready_file_is_read_as_a_whole(tmp_path: Path) -> None:
+    """Whoever waits for the file reads it the moment it is there."""
+    from datacoord.cli.serve import _remove_own_ready_file
+
+    foreign = tmp_path / "ready.json"
+    foreign.write_text(json.dumps({"pid": 1}))
+    _remove_own_ready_file(foreign)
+    assert foreign.exists(), "another process's file is not ours to remove"
