@@ -1,83 +1,18 @@
-"""The datanode process against a coordinator over a real socket, with graphs that only record."""
+"""How a datanode holds channels: desired states, epochs, failures, lost sessions, outages."""
 
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 import pytest
 from broker.contract_server import ContractServer, Fault
-from broker.parts import quick_config
 
-from datacoord.errors import CollectionNotFoundError, DatacoordError, FencedError, ObjectStoreError, SourceInvalidError
-from datacoord.v1 import data_coord_pb2
-from datanode_client.broker import Broker
-from datanode_client.client_config import RetryConfig, SessionConfig
-from datanode_client.datanode import DataNode
+from datacoord.errors import DatacoordError, ObjectStoreError, SourceInvalidError
 from datanode_client.datasync import EndReason
 from datanode_client.session import SessionEnd
-from datanode_process.graphs import GraphLog
-
-CHANNELS = [f"c{index:03}" for index in range(16)]
-QUICK = SessionConfig(
-    drain_timeout_seconds=5.0,
-    stop_timeout_seconds=5.0,
-    farewell_seconds=1.0,
-    restart=RetryConfig(0.005, 0.05),
-    restart_reset_seconds=60.0,
-)
-
-
-class Running:
-    """A datanode that runs against a server."""
-
-    def __init__(self, server: ContractServer, slot: int = 0, **changes: Any) -> None:
-        self.server = server
-        self.log = GraphLog()
-        self.broker = Broker(quick_config(server.target))
-        settings: dict[str, Any] = {"session_config": QUICK} | changes
-        self.node = DataNode(
-            job="j",
-            slot=slot,
-            collection_names=["t"],
-            reader_factory=lambda context: None,  # type: ignore[arg-type, return-value]
-            broker=self.broker,
-            make_graph=self.log.make,
-            **settings,
-        )
-        self.ended: asyncio.Task[SessionEnd] = asyncio.create_task(self.node.run())
-
-    async def session(self, number: int = 1) -> int:
-        """Waits for its n-th session to watch; its number."""
-        await self.server.until(lambda: len(self.server.calls["WatchDmChannels"]) >= number)
-        return max(self.server.sessions)
-
-    async def close(self) -> None:
-        self.ended.cancel()
-        await asyncio.gather(self.ended, return_exceptions=True)
-        await self.broker.close()
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[ContractServer]:
-    """A coordinator with 16 channels."""
-    async with ContractServer(CHANNELS) as running:
-        yield running
-
-
-@pytest.fixture
-async def running(server: ContractServer) -> AsyncIterator[Running]:
-    """A datanode of that coordinator."""
-    made = Running(server)
-    yield made
-    await made.close()
-
-
-def desired(server: ContractServer, node_id: int) -> dict[str, int]:
-    """The desired state of a session as epochs by channel."""
-    return {name: watch.epoch for name, watch in server.sessions[node_id].desired.items()}
+from datanode_process.running import CHANNELS, Running, desired
 
 
 async def test_channels_are_held_at_their_epochs_and_reported_with_the_process_that_holds_them(
@@ -321,107 +256,6 @@ async def test_graphs_go_on_while_the_coordinator_is_away_for_long(server: Contr
 
     assert len(server.calls["RegisterDataNode"]) == 1
     assert not any(graph.closed for graph in running.log.graphs)
-
-
-async def test_stopping_hands_every_channel_back_and_then_says_farewell(
-    server: ContractServer, running: Running
-) -> None:
-    """A datanode that leaves without handing back costs its channels a lease time and a replay."""
-    node_id = await running.session()
-    server.assign(node_id, *CHANNELS)
-    await running.log.until(lambda: len(running.log.running()) == 16)
-
-    await asyncio.wait_for(running.node.stop(), 10)
-
-    assert await running.ended is SessionEnd.STOPPED
-    assert all(len(server.channels[name].releases) == 1 for name in CHANNELS)
-    assert all(server.channels[name].checkpoint.timestamp == 10 for name in CHANNELS)
-    assert len(server.calls["ReleaseChannels"]) < 16
-    reports = server.calls["ReportDataNodeTtMsgs"]
-    assert reports[-1].ended
-    assert any(report.stopping and not report.ended for report in reports)
-    assert server.sessions[node_id].ended
-
-
-async def test_a_datanode_is_stopped_through_the_coordinator(server: ContractServer, running: Running) -> None:
-    """A Spark driver cannot reach into its tasks; the coordinator can, at the next heartbeat."""
-    node_id = await running.session()
-    server.assign(node_id, "c000")
-    await running.log.until(lambda: len(running.log.running()) == 1)
-
-    driver = Broker(quick_config(server.target))
-    await driver.heartbeat(data_coord_pb2.ReportDataNodeTtMsgsRequest(node_id=node_id, stopping=True))
-
-    assert await asyncio.wait_for(running.ended, 10) is SessionEnd.STOPPED
-    assert server.channels["c000"].releases == [(running.log.of("c000").epoch, 10)]
-    await driver.close()
-
-
-async def test_a_drain_that_does_not_end_is_given_up(server: ContractServer) -> None:
-    """Handing back late is worse than a replay: an object store that hangs must not keep a channel."""
-    quick = SessionConfig(drain_timeout_seconds=0.05, stop_timeout_seconds=5.0, farewell_seconds=1.0)
-    running = Running(server, session_config=quick)
-    running.log.drain_hangs = True
-    node_id = await running.session()
-    server.assign(node_id, "c000")
-    await running.log.until(lambda: len(running.log.running()) == 1)
-
-    server.ask_release(node_id, "c000")
-    await server.until(lambda: bool(server.channels["c000"].releases))
-
-    assert server.channels["c000"].releases == [(running.log.of("c000").epoch, 0)]
-    await running.close()
-
-
-async def test_a_graph_that_is_fenced_while_it_drains_is_let_go(server: ContractServer, running: Running) -> None:
-    """The channel moved in the meantime; there is nothing left to hand back."""
-    node_id = await running.session()
-    server.assign(node_id, "c000")
-    await running.log.until(lambda: len(running.log.running()) == 1)
-    running.log.drain_error = FencedError("fenced")
-    running.log.of("c000")._on_end(running.log.of("c000"), EndReason.FENCED, None)
-
-    await asyncio.wait_for(running.node.stop(), 10)
-
-    assert not server.calls["ReleaseChannels"]
-
-
-async def test_stopping_ends_in_time_though_the_coordinator_is_away(server: ContractServer) -> None:
-    """A datanode that cannot say goodbye must still go; its lease says it for it."""
-    quick = SessionConfig(drain_timeout_seconds=5.0, stop_timeout_seconds=0.1, farewell_seconds=0.1)
-    running = Running(server, session_config=quick)
-    node_id = await running.session()
-    server.assign(node_id, "c000", "c001")
-    await running.log.until(lambda: len(running.log.running()) == 2)
-    await server.vanish()
-
-    await asyncio.wait_for(running.node.stop(), 10)
-
-    assert await running.ended is SessionEnd.STOPPED
-    assert all(graph.closed for graph in running.log.graphs)
-    await running.close()
-
-
-async def test_a_datanode_that_never_registered_can_be_stopped(server: ContractServer) -> None:
-    """A coordinator that was never there must not keep a process from ending."""
-    await server.vanish()
-    running = Running(server)
-    await asyncio.sleep(0)
-
-    await asyncio.wait_for(running.node.stop(), 10)
-
-    assert await running.ended is SessionEnd.STOPPED
-    await running.close()
-
-
-async def test_a_refused_registration_is_said(server: ContractServer) -> None:
-    """A job for a collection that does not exist would otherwise wait for ever, without a word."""
-    server.fail("RegisterDataNode", Fault(error=CollectionNotFoundError("no collection t", collection_name="t")))
-    running = Running(server)
-
-    with pytest.raises(CollectionNotFoundError):
-        await asyncio.wait_for(running.ended, 10)
-    await running.close()
 
 
 @pytest.mark.parametrize("seed", range(4))
