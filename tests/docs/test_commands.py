@@ -3,6 +3,7 @@
 import re
 import subprocess
 
+import click
 from doc_pages import ROOT, pages, text
 
 
@@ -37,6 +38,17 @@ def test_every_make_command_in_a_document_is_a_target() -> None:
     }
 
     assert [pair for pair in sorted(named) if pair[1] not in make_targets()] == []
+    assert len(named) > 5
+
+
+def test_every_datacoord_command_in_a_document_exists() -> None:
+    """The same for the command of the product."""
+    from datacoord.cli import main
+
+    named = {name for page in pages() for name in re.findall(r"(?:`|bin/)datacoord ([a-z][a-z-]*)\b", text(page))}
+
+    commands = main.list_commands(click.Context(main))
+    assert sorted(named - set(commands)) == []
     assert len(named) > 5
 
 
