@@ -1,7 +1,7 @@
 # Every command of the project. Each target sets up what it needs first; `make help` lists them.
 
 BIN := .venv/bin
-TYPED := datacoord coordinator datanode_client tools tests
+TYPED := datacoord coordinator datanode_client tools tests examples benchmarks
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
