@@ -103,7 +103,11 @@ def _generated_input(rows: int, seed: int, limit_path: Path, input_dir: Path) ->
     from datacoord.judges.generator import judge_generator
     from datanode_client.sources.generator import GENERATOR_PRIMARY_KEY, GENERATOR_SCHEMA, GeneratorReaderFactory
 
-    factory = GeneratorReaderFactory(seed, rows, GENERATED_CHANNELS, limit_path=limit_path, limit_poll_seconds=0.1)
+    # A block is what a reader yields at once: several of them must fit between two syncs of a channel.
+    block_rows = min(max(rows // GENERATED_CHANNELS // (2 * _SYNCS_PER_CHANNEL), 16), 2048)
+    factory = GeneratorReaderFactory(
+        seed, rows, GENERATED_CHANNELS, limit_path=limit_path, limit_poll_seconds=0.1, block_rows=block_rows
+    )
 
     def judge(client: CoordinatorClient) -> Verdict:
         files = factory.log.write_files(input_dir)
@@ -131,7 +135,7 @@ def _small_buffers(channel_bytes: int) -> "DataNodeConfig":
     return DataNodeConfig(
         insert_buf_size_bytes=buffer_bytes,
         delete_buf_bytes=buffer_bytes,
-        sync_period_seconds=60.0,
+        sync_period_seconds=5.0,
         update_channel_checkpoint_interval_seconds=2.0,
         channel_checkpoint_update_tick_in_seconds=0.5,
     )

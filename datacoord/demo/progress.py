@@ -49,20 +49,20 @@ class Progress:
     def say(self, sentence: str) -> None:
         """Says one thing."""
         elapsed = time.monotonic() - self._started_at
-        self._console.print(f"{elapsed:6.1f} s  {sentence}", highlight=False, markup=False)
+        self._console.print(f"{elapsed:6.1f} s  {sentence}", highlight=False, markup=False, soft_wrap=True)
 
     def show(self, seen: Seen) -> None:
-        """Shows where the channels are: the slowest one, and what is on the way."""
+        """Shows how far the checkpoints are on average, and what is on the way."""
         if not seen.channels:
             return
-        slowest = min(channel.checkpoint.timestamp for channel in seen.channels.values())
+        mean = sum(channel.checkpoint.timestamp for channel in seen.channels.values()) // len(seen.channels)
         consumed = seen.metric("datanode_consumed_rows_total")
         nodes = seen.alive()
         buffered = sum(msg.buffered_rows for node in nodes for msg in node.msgs)
         in_flight = sum(msg.syncs_in_flight for node in nodes for msg in node.msgs)
         detail = f"{consumed:,} rows read, {buffered:,} in buffers, {in_flight} syncs under way, {len(nodes)} datanodes"
         if self._bar is not None:
-            self._bar.update(self._task, completed=slowest, detail=detail)
+            self._bar.update(self._task, completed=mean, detail=detail)
         elif time.monotonic() - self._last_line_at >= _LINE_SECONDS:
             self._last_line_at = time.monotonic()
-            self.say(f"checkpoint of the slowest channel {slowest:,} of {self._last_timestamp:,}; {detail}")
+            self.say(f"{mean / self._last_timestamp:4.0%} registered; {detail}")
