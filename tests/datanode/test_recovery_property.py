@@ -1,0 +1,265 @@
+"""Random logs, cuts, upload orders, failures, lost and doubled calls, kills and zombies: nothing lost, nothing doubled.
+
+Every accepted call is judged by the model coordinator, which reads the objects on disk. Only its faults stop at the end: then one
+fresh owner must land everything, from whatever the kills have left.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from datacoord.errors import FencedError
+from datacoord.limits import ALL_PARTITIONS_ID
+from datanode_client.config import DataNodeConfig
+from datanode_client.datasync import DataSyncService, EndReason
+
+from .harness import Message, Row, end_of_channel, settle, tick
+from .model_coordinator import expected_facts, final_state
+from .world import World
+
+KEYS = "abc"
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> Row:
+    """One operation; deletes may leave the partition open."""
+    op = draw(st.sampled_from(["upsert", "upsert", "delete"]))
+    partitions = [None, None, 12, ALL_PARTITIONS_ID] if op == "delete" else [None, None, 12]
+    return Row(op, draw(st.sampled_from(KEYS)), draw(st.integers(0, 99)), draw(st.sampled_from(partitions)))
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[Message]:
+    """A log: timestamps with gaps, messages of no, one or several rows."""
+    gaps = draw(st.lists(st.sampled_from([1, 1, 2, 5]), min_size=3, max_size=16))
+    messages, ts = [], 0
+    for gap in gaps:
+        ts += gap
+        messages.append(Message(ts, tuple(draw(st.lists(rows(), max_size=4)))))
+    return messages
+
+
+ACTIONS = [
+    "reveal",
+    "reveal",
+    "reveal",
+    "upload",
+    "upload",
+    "deliver",
+    "deliver",
+    "deliver twice",
+    "lose answer",
+    "flush",
+    "time",
+    "disk full",
+    "source fault",
+    "kill",
+    "zombie",
+    "hand over",
+]
+
+
+class Scenario:
+    """Interprets random actions; everything else stands still in between."""
+
+    def __init__(
+        self, root: Path, log: list[Message], config: DataNodeConfig, batch_messages: int, resend: int
+    ) -> None:
+        self.world = World(root, config, auto=False)
+        self.world.executor.auto = False
+        self.world.channel.log.extend(log)
+        self.world.source.items = [one if one.rows else tick(one.ts) for one in log]
+        self.world.source.batch_messages = batch_messages
+        self.world.source.resend = resend
+        self.log = log
+        self.current: DataSyncService | None = None
+        self.services: list[DataSyncService] = []
+        self.draining: list[asyncio.Task[object]] = []
+        self.full_for = 0
+
+    async def run(self, actions: list[tuple[str, int]]) -> None:
+        """All actions, then the end without faults."""
+        await self.assign()
+        for action, number in actions:
+            getattr(self, action.replace(" ", "_"))(number)
+            await settle(30)
+            if self.current is None or (self.world.ends and self.world.ends[-1][0] == self.current.epoch):
+                await self.assign()
+        await self.finish()
+
+    async def assign(self) -> None:
+        """The channel gets a new owner."""
+        self.current = self.world.service()
+        self.services.append(self.current)
+        self.current.start()
+        await settle(30)
+
+    def reveal(self, number: int) -> None:
+        """More of the log exists."""
+        source = self.world.source
+        source.reveal(min(len(source.items), source.head + 1 + number % 3))
+
+    def upload(self, number: int) -> None:
+        """Some waiting upload is done, in any order."""
+        waiting = self.world.executor.waiting
+        if waiting:
+            self.world.executor.run_one(number % len(waiting))
+
+    def deliver(self, number: int) -> None:
+        """Some call arrives and is answered, in any order."""
+        self._deliver(number)
+
+    def deliver_twice(self, number: int) -> None:
+        """Some call arrives twice before it is answered."""
+        self._deliver(number, times=2)
+
+    def lose_answer(self, number: int) -> None:
+        """Some call arrives, its answer is lost; the broker will repeat it."""
+        self._deliver(number, answer=False)
+
+    def _deliver(self, number: int, times: int = 1, answer: bool = True) -> None:
+        calls = self.world.coordinator.calls
+        if calls:
+            self.world.coordinator.deliver(calls[number % len(calls)], times, answer)
+
+    def flush(self, number: int) -> None:
+        """A flush to what is consumed, or a little beyond."""
+        if self.current is not None:
+            self.current.set_flush_timestamp(self.current.report().timestamp + number % 3)
+
+    def time(self, number: int) -> None:
+        """Time passes: policies, retries, ticks of the updater."""
+        self.world.clock.advance([0.5, 11.0, 61.0, 700.0][number % 4])
+
+    def disk_full(self, number: int) -> None:
+        """The next objects cannot be written."""
+        self.full_for += 1 + number % 3
+
+    def source_fault(self, number: int) -> None:
+        """A reader breaks: while it waits, or while it is opened."""
+        faults = self.world.source.faults if number % 2 else self.world.source.open_faults
+        faults.append(ConnectionError("the source is away"))
+        self.world.source.wake()
+
+    def kill(self, number: int) -> None:
+        """The process dies: what its threads were doing never ends. Its calls are on the network already."""
+        if self.current is not None:
+            self.draining.append(asyncio.get_running_loop().create_task(self.current.close()))
+            self.world.executor.waiting.clear()
+            self.current = None
+            self.world.new_process()
+
+    def zombie(self, number: int) -> None:
+        """The channel moves to another process; the old one lives on and knows nothing of it."""
+        self.current = None
+        self.world.new_process()
+
+    def hand_over(self, number: int) -> None:
+        """The channel is asked back; it is released once it is drained, at some later time or never."""
+        service = self.current
+        if service is not None and not self.draining_now(service):
+            task = asyncio.get_running_loop().create_task(self.world.hand_over(service))
+            self.draining.append(task)
+
+    def draining_now(self, service: DataSyncService) -> bool:
+        """Whether the service was asked to drain before."""
+        if getattr(service, "_test_draining", False):
+            return True
+        service._test_draining = True  # type: ignore[attr-defined]
+        return False
+
+    @contextlib.contextmanager
+    def faulty_disk(self) -> Iterator[None]:
+        """Disk full where an action said so; syncing is switched off, because no power is lost here and it takes long."""
+        real_write = os.write
+
+        def write(descriptor: int, data: memoryview) -> int:
+            if self.full_for > 0 and len(data) > 50:
+                self.full_for -= 1
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return real_write(descriptor, data)
+
+        with mock.patch("os.fsync", return_value=None), mock.patch("os.write", write):
+            yield
+
+    async def finish(self) -> None:
+        """No more faults: a fresh owner lands what is left, whatever the others have left behind."""
+        world, source = self.world, self.world.source
+        self.full_for = 0
+        source.faults.clear()
+        source.open_faults.clear()
+        last = self.log[-1].ts + 1
+        source.items.append(end_of_channel(last))
+        source.reveal(len(source.items))
+        world.new_process()
+        await self.assign()
+        assert self.current is not None
+        for _ in range(200):
+            if self.current.report().finished:
+                break
+            world.executor.run_all()
+            for call in list(world.coordinator.calls):
+                world.coordinator.deliver(call)
+            await settle(30)
+            world.clock.advance(11.0)
+            await settle(30)
+        self.judge(last)
+        for service in self.services:
+            await service.close()
+        for task in self.draining:
+            task.cancel()
+        await asyncio.gather(*self.draining, return_exceptions=True)
+
+    def judge(self, last: int) -> None:
+        """Everything landed once; nobody but zombies was refused; every graph had one save outstanding."""
+        world, channel = self.world, self.world.channel
+        assert self.current is not None
+        assert self.current.report().finished
+        assert channel.checkpoint.timestamp == last
+        world.coordinator.check(channel)
+        assert set(channel.facts) == expected_facts(self.log)
+        assert world.coordinator.read() == final_state(self.log)
+        assert all(isinstance(error, FencedError) for error in world.coordinator.refusals)
+        assert all(reason in {EndReason.FENCED, EndReason.RELEASED} for _, reason, _ in world.ends)
+        assert world.coordinator.max_outstanding <= 1
+        event(f"refusals: {min(3, len(world.coordinator.refusals))}")
+        event(f"ranges: {min(8, len(channel.binlogs) // 2)}")
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    log=logs(),
+    actions=st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 11)), max_size=60),
+    buffer_bytes=st.sampled_from([1, 40, 200, 1 << 20]),
+    memory_bytes=st.sampled_from([300, 1 << 30]),
+    batch_messages=st.integers(1, 4),
+    resend=st.sampled_from([0, 0, 3]),
+)
+def test_whatever_happens_every_row_is_registered_exactly_once(  # noqa: PLR0917
+    log: list[Message],
+    actions: list[tuple[str, int]],
+    buffer_bytes: int,
+    memory_bytes: int,
+    batch_messages: int,
+    resend: int,
+) -> None:
+    """The promise of the project, against everything that may happen to one channel."""
+    config = DataNodeConfig(
+        insert_buf_size_bytes=buffer_bytes, delete_buf_bytes=buffer_bytes, memory_limit_bytes=memory_bytes
+    )
+
+    async def play(root: Path) -> None:
+        scenario = Scenario(root, log, config, batch_messages, resend)
+        with scenario.faulty_disk():
+            await scenario.run(actions)
+
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(play(Path(directory)))
