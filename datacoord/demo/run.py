@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
 from rich.console import Console
 
 from datacoord.client import CoordinatorClient
@@ -36,6 +37,7 @@ _COORDINATOR_SETTINGS = {
     "DATACOORD_DATANODE_LEASE_SECONDS": "5",
     "DATACOORD_HEARTBEAT_INTERVAL_SECONDS": "0.2",
     "DATACOORD_ASSIGNMENT_JOB_INTERVAL_SECONDS": "0.5",
+    "DATACOORD_JOB_LEASE_SECONDS": "1",
 }
 
 
@@ -49,6 +51,10 @@ def run_demo(options: DemoOptions) -> int:
         DatacoordError: the input is not what it should be, or something could not be started.
     """
     started_at = time.monotonic()
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger("warning"),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
     data_dir = _fresh_directory(options.directory)
     limit_path = data_dir / "head_limit"
     demo_input = make_input(options, limit_path, data_dir / "input")
