@@ -9,10 +9,13 @@ if [ -x .venv/bin/python ] && .venv/bin/python tools/setup_environment.py --chec
     exit 0
 fi
 
-command -v git >/dev/null 2>&1 || {
-    echo "setup: git was not found; install git and repeat the command" >&2
-    exit 1
-}
+# git is a source and a judge of the demo; Spark's own starter is a bash script.
+for program in git bash; do
+    command -v "$program" >/dev/null 2>&1 || {
+        echo "setup: $program was not found; install it and repeat the command" >&2
+        exit 1
+    }
+done
 
 new_enough=
 for candidate in ${PYTHON:-python3.13 python3.12 python3.11 python3}; do

@@ -11,6 +11,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
+TOOLS = {"git": "exit 0", "bash": "exit 0"}
+"""Programs that a fresh machine has, as far as the setup asks for them."""
+
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
@@ -46,7 +49,7 @@ def setup(checkout: Path, environment: Mapping[str, str]) -> subprocess.Complete
 
 def test_without_python_the_setup_says_so(tmp_path: Path, checkout: Path) -> None:
     """`python3: not found` from the middle of a recipe tells nobody which Python is wanted."""
-    result = setup(checkout, machine(tmp_path, git="exit 0"))
+    result = setup(checkout, machine(tmp_path, **TOOLS))
 
     assert result.returncode == 1
     assert "Python 3.11 or newer was not found" in result.stderr
@@ -55,7 +58,7 @@ def test_without_python_the_setup_says_so(tmp_path: Path, checkout: Path) -> Non
 
 def test_an_old_python_or_a_shim_that_runs_nothing_does_not_count(tmp_path: Path, checkout: Path) -> None:
     """Version managers leave names on PATH that answer with an error."""
-    result = setup(checkout, machine(tmp_path, git="exit 0", python3="exit 1", **{"python3.12": "exit 127"}))
+    result = setup(checkout, machine(tmp_path, **TOOLS, python3="exit 1", **{"python3.12": "exit 127"}))
 
     assert result.returncode == 1
     assert "Python 3.11 or newer was not found" in result.stderr
@@ -65,19 +68,22 @@ def test_a_python_without_venv_is_named_with_the_remedy(tmp_path: Path, checkout
     """Debian's python3 has no venv: the traceback of ensurepip does not name the package that is missing."""
     no_venv = 'case "$*" in *ensurepip*) exit 1;; *) exit 0;; esac'
 
-    result = setup(checkout, machine(tmp_path, git="exit 0", python3=no_venv))
+    result = setup(checkout, machine(tmp_path, **TOOLS, python3=no_venv))
 
     assert result.returncode == 1
     assert "python3 has no venv module" in result.stderr
     assert "python3-venv" in result.stderr
 
 
-def test_without_git_the_setup_says_so(tmp_path: Path, checkout: Path) -> None:
-    """The demo and the tests need git; better said now than by a stack trace later."""
-    result = setup(checkout, machine(tmp_path, python3="exit 0"))
+@pytest.mark.parametrize("missing", ["git", "bash"])
+def test_a_missing_program_is_named(tmp_path: Path, checkout: Path, missing: str) -> None:
+    """The demo needs git, and Spark's starter needs bash; better said now than by a stack trace later."""
+    tools = {name: script for name, script in TOOLS.items() if name != missing}
+
+    result = setup(checkout, machine(tmp_path, python3="exit 0", **tools))
 
     assert result.returncode == 1
-    assert "git was not found" in result.stderr
+    assert f"{missing} was not found" in result.stderr
 
 
 def test_the_first_python_with_everything_is_taken(tmp_path: Path, checkout: Path) -> None:
@@ -85,7 +91,7 @@ def test_the_first_python_with_everything_is_taken(tmp_path: Path, checkout: Pat
     no_venv = 'case "$*" in *ensurepip*) exit 1;; *) exit 0;; esac'
     works = 'case "$1" in -c) exit 0;; *) echo "built with 3.11: $1";; esac'
 
-    result = setup(checkout, machine(tmp_path, git="exit 0", **{"python3.13": no_venv, "python3.11": works}))
+    result = setup(checkout, machine(tmp_path, **TOOLS, **{"python3.13": no_venv, "python3.11": works}))
 
     assert result.returncode == 0
     assert result.stdout.strip() == "built with 3.11: tools/setup_environment.py"
