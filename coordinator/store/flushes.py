@@ -53,7 +53,7 @@ def _consumed(transaction: Transaction, channels: list[Channel]) -> dict[int, in
     for chunk in chunks([channel.channel_id for channel in channels], transaction.kind.rows_per_statement):
         statement = select(vchannels.c.channel_id, vchannels.c.consumed_timestamp)
         rows = transaction.connection.execute(statement.where(vchannels.c.channel_id.in_(chunk)))
-        consumed.update(row.tuple() for row in rows)
+        consumed.update(rows.all())
     live = channel_writes.reported_timestamps(transaction, {channel.owner_id for channel in channels})
     for channel in channels:
         reported = live.get(channel.owner_id, {}).get(channel.name, 0)

@@ -257,7 +257,7 @@ def _count_channels(connection: Connection, kind: DatabaseKind, node_ids: Sequen
     counts: dict[int, int] = {}
     for chunk in chunks(node_ids, kind.rows_per_statement):
         statement = select(channel_state.c.owner_id, func.count()).where(channel_state.c.owner_id.in_(chunk))
-        counts.update(row.tuple() for row in connection.execute(statement.group_by(channel_state.c.owner_id)))
+        counts.update(connection.execute(statement.group_by(channel_state.c.owner_id)).all())
     return counts
 
 

@@ -201,7 +201,7 @@ def read_desired_revisions(connection: Connection, node_ids: Iterable[int], chun
     for chunk in chunks(node_ids, chunk_size):
         statement = select(datanodes.c.node_id, datanodes.c.desired_revision)
         living = (datanodes.c.node_id.in_(chunk), datanodes.c.state != SESSION_ENDED)
-        revisions.update(row.tuple() for row in connection.execute(statement.where(*living)))
+        revisions.update(connection.execute(statement.where(*living)).all())
     return revisions
 
 

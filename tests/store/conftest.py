@@ -1,0 +1,40 @@
+"""Fixtures of the store: databases of each kind, and a store with a collection in it."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from coordinator.core.model import ChannelMode
+
+from .databases import Databases, kinds
+from .support import Clock, ScriptedFaults, World
+
+
+@pytest.fixture(scope="session", params=kinds())
+def databases(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
+    """Databases of each kind that can be tested here."""
+    made = Databases(request.param, tmp_path_factory.mktemp("databases"))
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+async def empty_world(databases: Databases) -> AsyncIterator[World]:
+    """A store without a collection."""
+    world = await World(databases.migrated(), Clock(), ScriptedFaults()).open()
+    yield world
+    await world.store.close()
+
+
+@pytest.fixture
+async def world(empty_world: World) -> World:
+    """A store with a MANAGED collection of two channels."""
+    await empty_world.create()
+    return empty_world
+
+
+@pytest.fixture
+async def claimed_world(empty_world: World) -> World:
+    """A store with a CLAIMED collection of two channels."""
+    await empty_world.create(mode=ChannelMode.CLAIMED)
+    return empty_world
