@@ -1,0 +1,390 @@
+"""The queue of writes: order, isolation of neighbours, bounds, deadlines, its end."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from coordinator.store import CheckpointMove, Store
+from coordinator.store.answers import StoreSettings, StoreStatistics
+from coordinator.store.calls import AloneCall, WriteCall
+from coordinator.store.channels import Channels
+from coordinator.store.engine import SortedError, WriteFailedError
+from coordinator.store.group_commit import GroupCommit
+from coordinator.store.transaction import Transaction
+from datacoord.errors import (
+    CollectionNotFoundError,
+    CommitOutcomeUnknownError,
+    DatacoordError,
+    DeadlineExpiredError,
+    InternalError,
+    OverloadedError,
+    StoreUnavailableError,
+)
+from datacoord.positions import Position
+from datacoord.v1 import data_coord_pb2
+
+from .support import CALLER, World, lane, position, reasons, save
+
+# ---- the queue alone, over a runner of our own ------------------------------------------------------------------------------
+
+
+class Call(WriteCall[str]):
+    """A call that answers its name."""
+
+    def __init__(self, name: str, *, items: int = 1, size_bytes: int = 0, alone: bool = False) -> None:
+        super().__init__("Test", CALLER, items=items, size_bytes=size_bytes)
+        self.name = name
+        self.alone = alone
+
+    def run(self, transaction: Transaction, channels: Channels) -> str:
+        return self.name
+
+
+class Runner:
+    """Holds transactions until a test lets them go, and fails those it is told to."""
+
+    def __init__(self) -> None:
+        self.groups: list[list[str]] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.entered = asyncio.Event()
+        self.broken: set[str] = set()
+        self.bug = False
+        self.failures: list[SortedError] = []
+
+    async def __call__(self, calls: Any) -> list[Any]:
+        names = [call.name for call in calls]
+        self.groups.append(names)
+        self.entered.set()
+        await self.gate.wait()
+        if self.bug:
+            self.bug = False
+            raise RuntimeError
+        if self.failures:
+            raise WriteFailedError(self.failures.pop(0))
+        if self.broken & set(names):
+            raise WriteFailedError(SortedError(InternalError("broken"), whole=False))
+        return names
+
+
+class Queue:
+    """A queue over a Runner."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.runner = Runner()
+        self.statistics = StoreStatistics()
+        self.queue = GroupCommit(self.runner, StoreSettings(storage_root="", **changes), self.statistics)
+
+    def submit(self, call: Call, deadline: float | None = None) -> asyncio.Task[str]:
+        return asyncio.get_running_loop().create_task(self.queue.submit(call, deadline))
+
+    async def hold(self) -> asyncio.Task[str]:
+        """Puts a first call into a transaction that does not end, so that what follows gathers."""
+        self.runner.gate.clear()
+        self.runner.entered.clear()
+        first = self.submit(Call("first"))
+        await self.runner.entered.wait()
+        return first
+
+
+async def test_calls_that_arrive_during_a_transaction_share_the_next() -> None:
+    """COMMIT is paid once for all of them."""
+    queue = Queue()
+    first = await queue.hold()
+    rest = [queue.submit(Call(str(n))) for n in range(5)]
+    await asyncio.sleep(0)
+    queue.runner.gate.set()
+
+    assert await asyncio.gather(first, *rest) == ["first", "0", "1", "2", "3", "4"]
+    assert queue.runner.groups == [["first"], ["0", "1", "2", "3", "4"]]
+    await queue.queue.close()
+
+
+async def test_groups_are_bounded_by_items_and_bytes_and_calls_are_never_split() -> None:
+    """One huge transaction would make everybody wait for it."""
+    queue = Queue(group_items_max=10, group_bytes_max=100)
+    first = await queue.hold()
+    calls = [
+        Call("a", items=4),
+        Call("b", items=6),
+        Call("c", items=50),
+        Call("d", size_bytes=60),
+        Call("e", size_bytes=60),
+    ]
+    rest = [queue.submit(call) for call in calls]
+    await asyncio.sleep(0)
+    queue.runner.gate.set()
+    await asyncio.gather(first, *rest)
+
+    assert queue.runner.groups == [["first"], ["a", "b"], ["c"], ["d"], ["e"]]
+    await queue.queue.close()
+
+
+async def test_a_call_that_wants_to_be_alone_is_and_keeps_its_place() -> None:
+    """A claim's answer is read after its writes: neighbours must not show in it."""
+    queue = Queue()
+    first = await queue.hold()
+    rest = [queue.submit(call) for call in (Call("a"), Call("b", alone=True), Call("c"), Call("d"))]
+    await asyncio.sleep(0)
+    queue.runner.gate.set()
+    await asyncio.gather(first, *rest)
+
+    assert queue.runner.groups == [["first"], ["a"], ["b"], ["c", "d"]]
+    await queue.queue.close()
+
+
+async def test_a_call_that_breaks_the_transaction_costs_its_neighbours_nothing() -> None:
+    """One client's bug must not be everybody's outage."""
+    queue = Queue()
+    queue.runner.broken = {"bad"}
+    first = await queue.hold()
+    rest = [queue.submit(Call(name)) for name in ("a", "bad", "b")]
+    await asyncio.sleep(0)
+    queue.runner.gate.set()
+
+    answers = await asyncio.gather(first, *rest, return_exceptions=True)
+    assert (answers[0], answers[1], answers[3]) == ("first", "a", "b")
+    assert isinstance(answers[2], InternalError)
+    assert queue.runner.groups == [["first"], ["a", "bad", "b"], ["a"], ["bad"], ["b"]]
+    await queue.queue.close()
+
+
+async def test_a_transaction_that_met_another_is_tried_again() -> None:
+    """A deadlock means certainly not committed: nobody needs to hear of it."""
+    queue = Queue()
+    queue.runner.failures = [SortedError(StoreUnavailableError("deadlock"), transient=True)] * 2
+
+    assert await queue.submit(Call("a")) == "a"
+    assert queue.runner.groups == [["a"]] * 3
+    await queue.queue.close()
+
+
+@pytest.mark.parametrize("error", [StoreUnavailableError("away"), CommitOutcomeUnknownError("lost")])
+async def test_an_error_of_the_database_is_everybodys(error: DatacoordError) -> None:
+    """Trying each call alone against a database that is away only takes longer."""
+    queue = Queue()
+    queue.runner.gate.clear()
+    calls = [queue.submit(Call(name)) for name in ("a", "b")]
+    await asyncio.sleep(0)
+    queue.runner.failures = [SortedError(error)]
+    queue.runner.gate.set()
+
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert answers == [error, error]
+    assert len(queue.runner.groups) == 1
+    await queue.queue.close()
+
+
+async def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
+    """Without a bound, an overload ends in memory; without a time, in a stampede."""
+    queue = Queue(queue_items_max=10)
+    first = await queue.hold()
+    waiting = [queue.submit(Call(str(n), items=5)) for n in range(2)]
+    await asyncio.sleep(0)
+    assert queue.statistics.queued_items == 10
+
+    with pytest.raises(OverloadedError) as refused:
+        await queue.submit(Call("too much"))
+    assert 1 <= int(refused.value.metadata["retry_delay_ms"]) <= 10_000
+    assert queue.statistics.rejected_calls == 1
+
+    queue.runner.gate.set()
+    await asyncio.gather(first, *waiting)
+    assert await queue.submit(Call("later")) == "later"
+    await queue.queue.close()
+
+
+async def test_the_time_to_come_back_grows_with_the_queue_and_shrinks_with_the_pace() -> None:
+    """A fixed delay is too short for a slow database and too long for a fast one."""
+
+    async def delay_ms(queued: int) -> int:
+        queue = Queue(queue_items_max=queued)
+        first = await queue.hold()
+        waiting = queue.submit(Call("x", items=queued))
+        await asyncio.sleep(0)
+        with pytest.raises(OverloadedError) as refused:
+            await queue.submit(Call("too much"))
+        queue.runner.gate.set()
+        await asyncio.gather(first, waiting)
+        await queue.queue.close()
+        return int(refused.value.metadata["retry_delay_ms"])
+
+    assert await delay_ms(1000) < await delay_ms(10_000) < await delay_ms(60_000)
+
+
+async def test_a_call_larger_than_the_queue_is_taken_when_nothing_waits() -> None:
+    """It would be refused for ever."""
+    queue = Queue(queue_items_max=10)
+    assert await queue.submit(Call("large", items=1000)) == "large"
+    await queue.queue.close()
+
+
+async def test_a_call_whose_time_is_over_is_dropped_before_its_transaction() -> None:
+    """Its caller has given up and sends it again: writing it now only makes the queue longer."""
+    queue = Queue()
+    first = await queue.hold()
+    now = asyncio.get_running_loop().time()
+    late = queue.submit(Call("late"), now - 1)
+    soon = queue.submit(Call("soon"), now + 60)
+    await asyncio.sleep(0)
+    queue.runner.gate.set()
+    await asyncio.gather(first, soon)
+
+    with pytest.raises(DeadlineExpiredError):
+        await late
+    assert queue.runner.groups == [["first"], ["soon"]]
+    assert queue.statistics.expired_calls == 1
+    await queue.queue.close()
+
+
+async def test_a_caller_that_went_away_is_not_written() -> None:
+    """Same reason."""
+    queue = Queue()
+    first = await queue.hold()
+    gone = queue.submit(Call("gone"))
+    stays = queue.submit(Call("stays"))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.sleep(0)
+    queue.runner.gate.set()
+    await asyncio.gather(first, stays)
+
+    assert queue.runner.groups == [["first"], ["stays"]]
+    assert queue.statistics.queued_items == 0
+    await queue.queue.close()
+
+
+async def test_closing_answers_what_waits_and_takes_nothing_new() -> None:
+    """SIGTERM drains."""
+    queue = Queue()
+    first = await queue.hold()
+    waiting = queue.submit(Call("a"))
+    await asyncio.sleep(0)
+    closing = asyncio.get_running_loop().create_task(queue.queue.close())
+    await asyncio.sleep(0)
+    with pytest.raises(StoreUnavailableError):
+        await queue.submit(Call("late"))
+    queue.runner.gate.set()
+
+    await closing
+    assert list(await asyncio.gather(first, waiting)) == ["first", "a"]
+
+
+async def test_the_queue_outlives_a_bug_in_what_runs_it() -> None:
+    """Otherwise one exception would stop all writes for ever, with every caller waiting."""
+    queue = Queue()
+
+    queue.runner.bug = True
+    with pytest.raises(CommitOutcomeUnknownError):
+        await queue.submit(Call("a"))
+    assert await queue.submit(Call("b")) == "b"
+    await queue.queue.close()
+
+
+async def test_lingering_lets_writes_that_follow_each_other_share() -> None:
+    """Small groups pay COMMIT each for itself."""
+    queue = Queue(linger_ms=50.0)
+    first = await queue.hold()
+    second = queue.submit(Call("b"))
+    await asyncio.sleep(0)
+    queue.runner.gate.set()
+    await first
+    third = queue.submit(Call("c"))
+    await asyncio.gather(second, third)
+
+    assert queue.runner.groups == [["first"], ["b", "c"]]
+    await queue.queue.close()
+
+
+async def test_the_first_write_after_a_pause_never_lingers() -> None:
+    """An idle coordinator answers at once."""
+    queue = Queue(linger_ms=3_600_000.0)
+
+    async with asyncio.timeout(30):
+        assert await queue.submit(Call("a")) == "a"
+        await asyncio.sleep(0)
+        assert await queue.submit(Call("b")) == "b"
+    await queue.queue.close()
+
+
+# ---- over a real database ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_write_the_database_refuses_does_not_fail_its_neighbours(world: World) -> None:
+    """Shape that slipped through: a constraint stops it, and only it."""
+    first, second = world.channels
+    good = save(first, await world.epoch(first), lane(world.default, 0, 5), checkpoint=5)
+    bad = CheckpointMove(second, await world.epoch(second), Position(3, b"x" * 5000))
+
+    saved, moved = await asyncio.gather(
+        world.store.save_binlog_paths([good], caller=CALLER),
+        world.store.update_channel_checkpoints([bad], caller=CALLER),
+        return_exceptions=True,
+    )
+
+    assert isinstance(moved, InternalError)
+    assert not isinstance(saved, BaseException)
+    assert reasons(saved) == ["APPLIED"]
+    assert (await world.info(first)).checkpoint == position(5)
+    assert (await world.info(second)).checkpoint.timestamp == 0
+
+
+async def test_the_error_of_one_call_is_not_its_neighbours(world: World) -> None:
+    """A heartbeat of a session that is over shares a transaction with a save."""
+    channel = world.channels[0]
+    part = save(channel, await world.epoch(channel), lane(world.default, 0, 5))
+    groups = world.store.statistics.groups
+    lost = data_coord_pb2.ReportDataNodeTtMsgsRequest(node_id=10**9)
+
+    answers = await asyncio.gather(
+        world.store.report_datanode(lost, caller=CALLER),
+        world.store.save_binlog_paths([part], caller=CALLER),
+        return_exceptions=True,
+    )
+
+    assert isinstance(answers[0], DatacoordError)
+    assert not isinstance(answers[1], BaseException)
+    assert world.store.statistics.groups == groups + 1
+
+
+async def test_a_rare_call_that_fails_leaves_nothing_behind(world: World) -> None:
+    """It may have written half of what it wanted."""
+    with pytest.raises(CollectionNotFoundError):
+        await world.store.register_datanode("job", 0, ["typo"], host="h", pid=1, caller=CALLER)
+    assert (await world.store.list_datanodes()).items == ()
+
+
+async def test_calls_of_all_kinds_at_once_are_all_answered(world: World) -> None:
+    """A deadlock in the queue would show here and nowhere else."""
+    channel = world.channels[0]
+    node_id = await world.start_datanode()
+    epoch = await world.epoch(channel)
+    store: Store = world.store
+    calls = [
+        *(
+            store.update_channel_checkpoints([CheckpointMove(channel, epoch, position(n))], caller=CALLER)
+            for n in range(1, 20)
+        ),
+        *(
+            store.save_binlog_paths([save(channel, epoch, lane(world.other, n, n + 1))], caller=CALLER)
+            for n in range(9)
+        ),
+        *(world.report(node_id, **{channel: n}) for n in range(9)),
+        store.flush(world.collection.name, caller=CALLER),
+        store.run_assignment_job(),
+        store.run_seal_job(),
+        store.list_binlogs(world.collection.name),
+    ]
+    await asyncio.gather(*calls)
+
+    info = await world.info(channel)
+    assert info.checkpoint == position(19)
+    assert store.statistics.queued_items == 0
+    assert store.statistics.invariant_violations == 0
+
+
+async def test_alone_calls_answer_what_they_return(world: World) -> None:
+    """The plumbing of rare calls."""
+    call = AloneCall("Test", CALLER, lambda transaction, _channels: transaction.now_ms)
+    assert await world.store._queue.submit(call, None) == world.clock.now_ms
