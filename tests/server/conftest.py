@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running_coordinator import CoordinatorThread, running
 
 from datacoord.client import CoordinatorClient
+from server.running_coordinator import CoordinatorThread, running
 
 
 @pytest.fixture

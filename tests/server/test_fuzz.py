@@ -14,12 +14,12 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from running_coordinator import claim, definition, running, save_part
 
 from coordinator.server import SERVICES
 from datacoord.client import CoordinatorClient
 from datacoord.transport import client_options
-from datacoord.v1 import admin_pb2, collection_pb2, common_pb2, data_coord_pb2
+from datacoord.v1 import admin_pb2, collection_pb2, common_pb2, data_coord_pb2, data_coord_pb2_grpc
+from server.running_coordinator import claim, definition, running, save_part
 
 METHODS = {method.name: method for service in SERVICES.values() for method in service.methods}
 CODES_ALLOWED = {
@@ -141,6 +141,9 @@ class Target:
         self.client.create_collection(definition(channel_count=3))
         self.client.create_collection(definition("watched", channel_mode=common_pb2.CHANNEL_MODE_MANAGED))
         self.claimed = claim(self.client)
+        stub: Any = data_coord_pb2_grpc.DataCoordServiceStub(self.channel)  # type: ignore[no-untyped-call]
+        request = data_coord_pb2.RegisterDataNodeRequest(job="kept", slot=60_000, collection_names=["watched"])
+        self.node_id: int = stub.RegisterDataNode(request).node_id
 
     def send(self, name: str, body: bytes) -> grpc.StatusCode:
         """Calls a method with raw bytes; of a stream takes one answer at most. Fails on anything but a typed answer."""
@@ -191,8 +194,9 @@ class Target:
             "GetRecoveryInfo": data_coord_pb2.GetRecoveryInfoRequest(channel_names=[first.channel_name], page_size=2),
             "RegisterDataNode": data_coord_pb2.RegisterDataNodeRequest(job="job", collection_names=["watched"]),
             "ReportDataNodeTtMsgs": data_coord_pb2.ReportDataNodeTtMsgsRequest(
-                node_id=1, msgs=[data_coord_pb2.DataNodeTtMsg(channel_name=watched[0], epoch=1, timestamp=3)]
+                node_id=self.node_id, msgs=[data_coord_pb2.DataNodeTtMsg(channel_name=watched[0], epoch=1, timestamp=3)]
             ),
+            "WatchDmChannels": data_coord_pb2.WatchDmChannelsRequest(node_id=self.node_id),
             "CreateCollection": definition("fresh"),
             "ListBinlogs": collection_pb2.ListBinlogsRequest(collection_name="files", page_size=1),
             "ListSegments": admin_pb2.ListSegmentsRequest(collection_name="files", states=["SEGMENT_STATE_GROWING"]),
@@ -203,7 +207,7 @@ class Target:
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """One coordinator for all of this; it must survive all of this."""
-    with running(tmp_path_factory.mktemp("fuzz") / "data") as thread:
+    with running(tmp_path_factory.mktemp("fuzz") / "data", datanode_lease_seconds=600.0) as thread:
         made = Target(thread.address)
         yield made
         assert made.client.describe_collection("files").channel_count == 3, "it is not what it was before"
@@ -264,6 +268,7 @@ GOOD = (
     "GetRecoveryInfo",
     "RegisterDataNode",
     "ReportDataNodeTtMsgs",
+    "WatchDmChannels",
     "CreateCollection",
     "ListBinlogs",
     "ListSegments",
@@ -272,15 +277,29 @@ GOOD = (
 )
 
 
+def nearly_good(target: Target, name: str, data: st.DataObject) -> None:
+    """Sends a good request with up to three wrong fields."""
+    request = target.requests()[name]
+    for _ in range(data.draw(st.integers(0, 3))):
+        mutate(data, request)
+    target.send(name, request.SerializeToString())
+
+
 @pytest.mark.parametrize("name", GOOD)
 @QUICK
 @given(data=st.data())
 def test_nearly_good_requests(target: Target, name: str, data: st.DataObject) -> None:
     """One wrong field in a good request comes further than any noise: to the rules and to SQL."""
-    request = target.requests()[name]
-    for _ in range(data.draw(st.integers(1, 3))):
-        mutate(data, request)
-    target.send(name, request.SerializeToString())
+    nearly_good(target, name, data)
+
+
+@pytest.mark.parametrize("name", GOOD)
+@pytest.mark.long
+@LONG
+@given(data=st.data())
+def test_nearly_good_requests_for_long(target: Target, name: str, data: st.DataObject) -> None:
+    """The same, many more of them."""
+    nearly_good(target, name, data)
 
 
 @pytest.mark.parametrize("name", METHODS)

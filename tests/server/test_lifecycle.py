@@ -16,7 +16,12 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from running_coordinator import (
+
+from coordinator.server import SERVICES
+from datacoord.client import CoordinatorClient
+from datacoord.failpoints import ENVIRONMENT_VARIABLE
+from datacoord.v1 import common_pb2
+from server.running_coordinator import (
     QUICK,
     CoordinatorProcess,
     claim,
@@ -27,11 +32,6 @@ from running_coordinator import (
     running,
     save_part,
 )
-
-from coordinator.server import SERVICES
-from datacoord.client import CoordinatorClient
-from datacoord.failpoints import ENVIRONMENT_VARIABLE
-from datacoord.v1 import common_pb2
 
 APPLIED = common_pb2.OUTCOME_APPLIED
 ALREADY_APPLIED = common_pb2.OUTCOME_ALREADY_APPLIED

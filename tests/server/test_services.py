@@ -7,7 +7,6 @@ from typing import Any
 
 import grpc
 import pytest
-from running_coordinator import CoordinatorThread, claim, definition, eventually, running, save_part
 
 from datacoord.client import CoordinatorClient, error_of
 from datacoord.errors import (
@@ -27,6 +26,7 @@ from datacoord.errors import (
 from datacoord.limits import DEFAULT_PARTITION_NAME, MESSAGE_BYTES_MAX
 from datacoord.transport import client_options
 from datacoord.v1 import admin_pb2, admin_pb2_grpc, common_pb2, data_coord_pb2, data_coord_pb2_grpc
+from server.running_coordinator import CoordinatorThread, claim, definition, eventually, running, save_part
 
 APPLIED = common_pb2.OUTCOME_APPLIED
 ALREADY_APPLIED = common_pb2.OUTCOME_ALREADY_APPLIED

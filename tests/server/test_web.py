@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from running_coordinator import CoordinatorThread, claim, definition, eventually, save_part
 
 from coordinator.store import DataNodeRow, DataNodeState, StoreStatistics
 from coordinator.web.metrics import Metrics
@@ -16,6 +15,7 @@ from coordinator.web.reported import ReportedMetrics, parse_key
 from datacoord.client import CoordinatorClient
 from datacoord.errors import StoreUnavailableError
 from datacoord.v1 import common_pb2, data_coord_pb2, data_coord_pb2_grpc
+from server.running_coordinator import CoordinatorThread, claim, definition, eventually, save_part
 
 
 def get(thread: CoordinatorThread, path: str, method: str = "GET") -> tuple[int, str]:

@@ -1,0 +1,1 @@
+"""The RPC layer: shape, guard, streams."""

@@ -1,0 +1,1 @@
+"""The coordinator as a whole, through real sockets and processes."""
