@@ -171,8 +171,10 @@ class Database:
             return work(connection)
         except Exception as error:
             outcome = sort_error(self.kind, error, committing=False)
-            if not isinstance(error, DatacoordError):
-                log.warning("write_failed", error=_short(error), reason=outcome.error.reason.value, exc_info=error)
+            if isinstance(outcome.error, InternalError):
+                log.exception("write_failed", error=_short(error), reason=outcome.error.reason.value)
+            elif outcome.error is not error:
+                log.warning("write_failed", error=_short(error), reason=outcome.error.reason.value)
             self._roll_back(connection, outcome)
             raise WriteFailedError(outcome) from error
 
