@@ -2,7 +2,8 @@
 
 Regions split and merge while they are asked for, so two of them may claim the same keys. Of two claims the one with the higher
 version (of the region's epoch; raised by splits and merges only) is right. The lock also keeps the resolved timestamp of every
-range over changes of its region: a new region goes on from the smallest timestamp of its keys.
+range over changes of its region: a new region goes on from the smallest timestamp of its keys. What a key had reached before is
+not forgotten by that: if the new region fails before it has caught up, its keys are where they were.
 """
 
 from bisect import bisect_left, bisect_right
@@ -69,6 +70,8 @@ class RangeClaim:
 class _Lock:
     claim: RangeClaim
     locked: LockedRangeState
+    reached: list[tuple[Span, int]]
+    """How far the keys had come when they were locked."""
     waiters: list[RangeClaim] = field(default_factory=list)
 
 
@@ -124,7 +127,8 @@ class RangeLock:
             span: exactly as it was locked.
             region_id: likewise.
             version: likewise.
-            ts: how far the range has come; None = what its state says.
+            ts: how far the range has come, whatever was known; None = what its state says, and where a key had been further
+                before it was locked, that.
             now_ms: the time.
 
         Returns:
@@ -141,7 +145,7 @@ class RangeLock:
         del self._locks[span.start]
         del self._starts[bisect_left(self._starts, span.start)]
         del self._by_region[region_id]
-        self._unlocked.set(span, lock.locked.resolved_ts if ts is None else ts)
+        self._write_back(lock, ts)
         waiting = [waiter for waiter in lock.waiters if waiter.status is LockRangeStatus.WAIT]
         for waiter in waiting:
             waiter._blockers -= 1
@@ -207,6 +211,14 @@ class RangeLock:
             fastest=fastest and fastest[::-1],
         )
 
+    def _write_back(self, lock: _Lock, ts: int | None) -> None:
+        resolved_ts = lock.locked.resolved_ts if ts is None else ts
+        if ts is not None or all(reached_ts <= resolved_ts for _, reached_ts in lock.reached):
+            self._unlocked.set(lock.claim.span, resolved_ts)
+            return
+        for span, reached_ts in lock.reached:
+            self._unlocked.set(span, max(reached_ts, resolved_ts))
+
     def _try(self, claim: RangeClaim, now_ms: int) -> None:
         """Answers a claim as of now."""
         if self._stopped:
@@ -214,10 +226,11 @@ class RangeLock:
             return
         overlapping = self._overlapping(claim)
         if not overlapping:
-            claim.locked = LockedRangeState(self._unlocked.min(claim.span), created_ms=now_ms)
+            reached = self._unlocked.pieces(claim.span)
+            claim.locked = LockedRangeState(min(ts for _, ts in reached), created_ms=now_ms)
             claim.status = LockRangeStatus.SUCCESS
             self._unlocked.unset(claim.span)
-            lock = _Lock(claim, claim.locked)
+            lock = _Lock(claim, claim.locked, reached)
             self._starts.insert(bisect_left(self._starts, claim.span.start), claim.span.start)
             self._locks[claim.span.start] = self._by_region[claim.region_id] = lock
         elif any(lock.claim.version >= claim.version for lock in overlapping):

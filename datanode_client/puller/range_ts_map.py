@@ -32,19 +32,26 @@ class RangeTsMap:
         """Unsets a range, whether it is set or not."""
         self._map.assign(span, None)
 
+    def pieces(self, span: Span) -> list[tuple[Span, int]]:
+        """The timestamps of a range, in key order.
+
+        Raises:
+            InvalidFieldError: a part of it is not set.
+        """
+        pieces = []
+        for piece, ts in self._map.pieces(span):
+            if ts is None:
+                raise InvalidFieldError(f"The range {piece} is not set; it is locked or was never tracked.", span=piece)
+            pieces.append((piece, ts))
+        return pieces
+
     def min(self, span: Span) -> int:
         """The smallest timestamp of a range.
 
         Raises:
             InvalidFieldError: a part of it is not set.
         """
-        smallest: int | None = None
-        for piece, ts in self._map.pieces(span):
-            if ts is None:
-                raise InvalidFieldError(f"The range {piece} is not set; it is locked or was never tracked.", span=piece)
-            smallest = ts if smallest is None else min(smallest, ts)
-        assert smallest is not None, "a span has at least one piece"  # noqa: S101
-        return smallest
+        return min(ts for _, ts in self.pieces(span))
 
     def min_of_set(self) -> int | None:
         """The smallest timestamp of all that is set; None if nothing is."""

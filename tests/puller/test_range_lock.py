@@ -111,6 +111,26 @@ def test_a_new_region_goes_on_from_the_smallest_timestamp_of_its_keys() -> None:
     assert merged.locked.resolved_ts == 10
 
 
+def test_a_merge_that_fails_before_it_has_caught_up_leaves_its_keys_where_they_were() -> None:
+    """Sent back to the slower half's timestamp, the faster half would deliver again what may have been announced since."""
+    lock = RangeLock(TOTAL, 1)
+    lock.lock_range(Span(b"a", b"c"), 1, 1)
+    lock.unlock_range(Span(b"a", b"c"), 1, 1, ts=20)
+    lock.lock_range(Span(b"c", b"e"), 2, 1)
+    lock.unlock_range(Span(b"c", b"e"), 2, 1, ts=10)
+    merged = lock.lock_range(TOTAL, 1, 2)
+    assert merged.locked is not None
+    assert merged.locked.resolved_ts == 10
+    merged.locked.resolved_ts = 15
+
+    lock.unlock_range(TOTAL, 1, 2)
+
+    left, right = lock.lock_range(Span(b"a", b"c"), 1, 3), lock.lock_range(Span(b"c", b"e"), 2, 3)
+    assert left.locked is not None
+    assert right.locked is not None
+    assert (left.locked.resolved_ts, right.locked.resolved_ts) == (20, 15)
+
+
 def test_a_timestamp_that_goes_back_is_seen_at_once() -> None:
     """TiCDC's heap of minima had to be told of each update, and gave stale minima in between; here it is computed."""
     lock = RangeLock(TOTAL, 100)
