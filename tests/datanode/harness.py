@@ -236,7 +236,12 @@ class LogReader:
         assert after == position(after.timestamp), f"a position lost its parts: {after}"
         wanted = after.timestamp - source.resend
         self._cursor = next(
-            (index for index, item in enumerate(source.items) if timestamp_of(item) > wanted), len(source.items)
+            (
+                index
+                for index, item in enumerate(source.items)
+                if timestamp_of(item) > wanted or isinstance(item, EndOfChannel)
+            ),
+            len(source.items),
         )
         self._open = True
         source.open_readers += 1
