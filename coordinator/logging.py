@@ -6,10 +6,13 @@ database with passwords and messages of foreign exceptions about data are not lo
 
 import logging
 import sys
-from typing import TextIO
+from typing import Final, TextIO
 
 import structlog
 from structlog.typing import Processor
+
+FRAMES_MAX: Final = 30
+"""Frames of a traceback in a JSON line; the innermost and outermost are kept."""
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -23,6 +26,7 @@ def configure(level: str, form: str, stream: TextIO | None = None) -> None:
         stream: where lines go; None = standard output.
     """
     out = stream or sys.stdout
+    # Tracebacks never show local variables: those hold rows, positions and passwords.
     console = form == "console" or (form == "auto" and out.isatty())
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -30,14 +34,19 @@ def configure(level: str, form: str, stream: TextIO | None = None) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     final: list[Processor] = (
-        [structlog.dev.ConsoleRenderer(colors=out.isatty())]
+        [structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)]
         if console
-        else [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        else [
+            structlog.processors.ExceptionRenderer(
+                structlog.tracebacks.ExceptionDictTransformer(show_locals=False, max_frames=FRAMES_MAX)
+            ),
+            structlog.processors.JSONRenderer(),
+        ]
     )
     structlog.configure(
         processors=[*shared, *final],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(file=out),
+        logger_factory=structlog.WriteLoggerFactory(file=stream),
         cache_logger_on_first_use=False,
     )
 

@@ -188,6 +188,7 @@ class CoordinatorClient:
     def _call(self, method: Any, request: Message) -> Any:
         deadline = time.monotonic() + self._timeout_seconds
         delay_seconds = RETRY_DELAY_SECONDS_FIRST
+        last_answer = ""
         while True:
             try:
                 return method(request, timeout=max(deadline - time.monotonic(), 0.001), metadata=self._metadata)
@@ -195,8 +196,11 @@ class CoordinatorClient:
                 asked_seconds = retry_delay_seconds(error)
                 wait_seconds = delay_seconds * random.uniform(0.5, 1.0) if asked_seconds is None else asked_seconds  # noqa: S311
                 too_late = time.monotonic() + wait_seconds >= deadline
+                typed = error_of(error, self.address, last_answer)
                 if too_late or error.code() not in _RETRIED or _is_too_large(error):
-                    raise error_of(error, self.address) from error
+                    raise typed from error
+                if _status(error) is not None:
+                    last_answer = typed.message
             time.sleep(wait_seconds)
             delay_seconds = min(2 * delay_seconds, RETRY_DELAY_SECONDS_MAX)
 
@@ -216,12 +220,13 @@ class CoordinatorClient:
         return data_coord_pb2_grpc.DataCoordServiceStub(self._connect())  # type: ignore[no-untyped-call]
 
 
-def error_of(error: grpc.RpcError, address: str) -> DatacoordError:
+def error_of(error: grpc.RpcError, address: str, last_answer: str = "") -> DatacoordError:
     """The typed error of a failed call.
 
     Args:
         error: what gRPC raised.
         address: of the coordinator, for the sentence.
+        last_answer: what the coordinator said to an earlier attempt of the call; empty = it was not heard.
     """
     status = _status(error)
     if status is not None:
@@ -232,10 +237,9 @@ def error_of(error: grpc.RpcError, address: str) -> DatacoordError:
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return OverloadedError(f"the coordinator at {address} takes no more calls now; repeat in a moment")
     if code in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}:
+        hint = f"its last answer was: {last_answer}" if last_answer else "is it running, and is the address right?"
         return CoordinatorUnreachableError(
-            f"the coordinator at {address} did not answer in time; is it running, and is the address right?",
-            address=address,
-            grpc_code=code.name,
+            f"the coordinator at {address} did not answer in time; {hint}", address=address, grpc_code=code.name
         )
     if code in {grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED}:
         return CommitOutcomeUnknownError(

@@ -16,6 +16,7 @@ from typing import Any, Self
 import pyarrow as pa
 import uvloop
 
+from coordinator import logging
 from coordinator.config import Settings
 from coordinator.server import Coordinator
 from datacoord.client import CoordinatorClient
@@ -43,6 +44,7 @@ class CoordinatorThread:
     """A coordinator on an event loop of its own, in a thread."""
 
     def __init__(self, data_dir: Path, **settings: Any) -> None:
+        logging.configure("info", "json")
         self._settings = Settings(**{**QUICK, "data_dir": str(data_dir), **settings})
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)

@@ -1,5 +1,6 @@
 """The coordinator as a process: it says where it listens, ends in order, and after SIGKILL still knows what it acknowledged."""
 
+import contextlib
 import os
 import random
 import resource
@@ -16,6 +17,8 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
 
 from coordinator.server import SERVICES
 from datacoord.client import CoordinatorClient
@@ -230,7 +233,7 @@ def test_a_full_disk_refuses_writes_and_loses_nothing(tmp_path: Path) -> None:
         resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (max(sizes), resource.RLIM_INFINITY))
         with CoordinatorClient(process.address, timeout_seconds=1) as impatient:
             landed, failure = land_until_refused(impatient, info)
-        assert failure in {"STORE_UNAVAILABLE", "COMMIT_OUTCOME_UNKNOWN", "COORDINATOR_UNREACHABLE"}
+        assert failure in {"STORE_UNAVAILABLE", "COMMIT_OUTCOME_UNKNOWN"}
         (listed, _) = client.list_binlogs("files")
         assert listed.checkpoint.timestamp >= landed
         assert process.process.poll() is None
@@ -242,6 +245,40 @@ def test_a_full_disk_refuses_writes_and_loses_nothing(tmp_path: Path) -> None:
             }
         (listed, _) = client.list_binlogs("files")
         assert [binlog.range_to for binlog in listed.binlogs] == list(range(1, landed + 6))
+
+
+def test_sqlite_full_is_a_typed_refusal(tmp_path: Path) -> None:
+    """SQLite's own "database or disk is full" is certainly not committed: the caller must be told that, and may repeat."""
+    connections: list[sqlite3.Connection] = []
+    pages_max = 1_000_000
+
+    def remember(connection: sqlite3.Connection, _record: object) -> None:
+        connections.append(connection)
+        connection.execute(f"PRAGMA max_page_count = {pages_max}")
+
+    async def limit_pages(pages: int) -> None:
+        nonlocal pages_max
+        pages_max = pages
+        for connection in connections:
+            with contextlib.suppress(sqlite3.ProgrammingError):  # some are closed already
+                connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    event.listen(Engine, "connect", remember)
+    try:
+        with running(tmp_path / "data") as thread, CoordinatorClient(thread.address) as client:
+            client.create_collection(definition())
+            info = claim(client)[0]
+            client.save_binlog_paths([save_part(info, 0, 1, 1)])
+            thread.run(limit_pages(1))  # SQLite takes it as: not one page more than there are
+            with CoordinatorClient(thread.address, timeout_seconds=2) as impatient:
+                landed, failure = land_until_refused(impatient, info)
+            assert failure == "STORE_UNAVAILABLE"
+            assert next(client.list_binlogs("files")).checkpoint.timestamp == landed
+            thread.run(limit_pages(1_000_000))
+            assert client.save_binlog_paths([save_part(info, landed, landed + 1, landed + 1)])[0].outcome == APPLIED
+            assert [b.range_to for b in next(client.list_binlogs("files")).binlogs] == list(range(1, landed + 2))
+    finally:
+        event.remove(Engine, "connect", remember)
 
 
 def land_until_refused(client: CoordinatorClient, info: Any) -> tuple[int, str]:
