@@ -244,11 +244,13 @@ async def serve(settings: Settings, on_ready: Callable[[Coordinator], None]) -> 
     for number in signals:
         loop.add_signal_handler(number, stop.set)
     coordinator = await Coordinator.start(settings)
-    on_ready(coordinator)
-    await stop.wait()
-    for number in signals:
-        loop.remove_signal_handler(number)
-    await coordinator.stop()
+    try:
+        on_ready(coordinator)
+        await stop.wait()
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+        await coordinator.stop()
 
 
 def _enable_reflection(server: grpc.aio.Server) -> None:

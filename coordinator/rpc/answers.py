@@ -1,5 +1,6 @@
 """Translation of the store's answers into the contract. Nothing is decided here."""
 
+from collections import Counter
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
@@ -36,11 +37,14 @@ def number(value: IntEnum | None) -> Any:
     return 0 if value is None else value.value
 
 
-def result_label(answer: WriteAnswer) -> str:
-    """What became of an item, for counting: an outcome or the reason of a refusal."""
-    if answer.refusal is not None:
-        return answer.refusal.reason.value
-    return answer.outcome.name if answer.outcome is not None else "UNSPECIFIED"
+def count_results(answered: Sequence[WriteAnswer]) -> Counter[str]:
+    """What became of the items of a call: how many of each outcome, or reason of a refusal."""
+    outcomes = Counter([answer.outcome for answer in answered])
+    refused = outcomes.pop(None, 0)
+    counts = Counter({outcome.name: items for outcome, items in outcomes.items() if outcome is not None})
+    if refused:
+        counts.update(answer.refusal.reason.value for answer in answered if answer.refusal is not None)
+    return counts
 
 
 def channel_facts(facts: ChannelFacts) -> data_coord_pb2.ChannelFacts:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from typing import Any
 
 from coordinator.core.save import check_distinct
 from coordinator.rpc import answers, validation
@@ -168,14 +169,15 @@ class DataCoordServicer:
         validation.count(request.channel_checkpoints, "channel_checkpoints", limits.CHECKPOINTS_MAX, minimum=1)
         moves = []
         for entry in request.channel_checkpoints:
-            name = validation.channel_name(entry.position.channel_name)
+            position = entry.position
+            name = validation.channel_name(position.channel_name)
             epoch = validation.number(entry.epoch, "epoch", 0)
-            moves.append(CheckpointMove(name, epoch, validation.position(entry.position, name)))
+            moves.append(CheckpointMove(name, epoch, validation.position(position, name)))
         answered = await self._store.update_channel_checkpoints(moves, caller=call.caller, deadline=call.deadline)
         self._count(call, answered)
+        outcomes: list[Any] = [answer.outcome or 0 for answer in answered]
         return data_coord_pb2.UpdateChannelCheckpointResponse(
-            outcomes=[answers.number(answer.outcome) for answer in answered],
-            details=answers.checkpoint_details(answered),
+            outcomes=outcomes, details=answers.checkpoint_details(answered)
         )
 
     async def DropVirtualChannel(  # noqa: N802
@@ -194,5 +196,5 @@ class DataCoordServicer:
 
     def _count(self, call: Call, answered: Sequence[WriteAnswer]) -> None:
         self._metrics.batch_items.labels(call.method).observe(len(answered))
-        for answer in answered:
-            self._metrics.count_result(call.method, answers.result_label(answer))
+        for result, items in answers.count_results(answered).items():
+            self._metrics.count_result(call.method, result, items)

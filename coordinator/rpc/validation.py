@@ -114,24 +114,26 @@ def page_token(value: str) -> str:
 
 def position(message: common_pb2.MsgPosition, channel: str) -> Position:
     """Checks and reads a position of the named channel."""
-    if message.channel_name and message.channel_name != channel:
+    # The hot path: one look at each field, and words only for what is wrong.
+    name, at, msg_id, group = message.channel_name, message.timestamp, message.msg_id, message.msg_group
+    if name and name != channel:
         raise InvalidFieldError(
-            f"a position of channel {shown(message.channel_name)} stands in an entry of channel {shown(channel)}",
+            f"a position of channel {shown(name)} stands in an entry of channel {shown(channel)}",
             field="position.channel_name",
         )
-    if message.timestamp > limits.TIMESTAMP_MAX:
+    if at > limits.TIMESTAMP_MAX:
         raise InvalidFieldError(
-            f"the position of channel {shown(channel)} has timestamp {message.timestamp}, beyond 2^63-1",
-            field="position.timestamp",
+            f"the position of channel {shown(channel)} has timestamp {at}, beyond 2^63-1", field="position.timestamp"
         )
-    if len(message.msg_id) > limits.MSG_ID_BYTES_MAX:
+    if len(msg_id) > limits.MSG_ID_BYTES_MAX:
         raise InvalidFieldError(
-            f"the msg_id of channel {shown(channel)} has {len(message.msg_id)} bytes, but at most "
-            f"{limits.MSG_ID_BYTES_MAX} are allowed; it is a seek position, not a payload",
+            f"the msg_id of channel {shown(channel)} has {len(msg_id)} bytes, but at most {limits.MSG_ID_BYTES_MAX} are "
+            "allowed; it is a seek position, not a payload",
             field="position.msg_id",
         )
-    label(message.msg_group, "position.msg_group", limits.MSG_GROUP_CHARS_MAX)
-    return Position.from_proto(message)
+    if group:
+        label(group, "position.msg_group", limits.MSG_GROUP_CHARS_MAX)
+    return Position(at, msg_id, group, message.event_time_ms)
 
 
 def timestamp(value: int, field: str) -> int:

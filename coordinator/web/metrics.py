@@ -264,11 +264,11 @@ class Metrics:
             for result in ("ok", "failed"):
                 self.job_runs.labels(job, result)
 
-    def count_result(self, method: str, result: str) -> None:
-        """Counts what became of one item, and the violation if it is one."""
-        self.item_results.labels(method, result).inc()
+    def count_result(self, method: str, result: str, items: int = 1) -> None:
+        """Counts what became of items, and the violations if they are any."""
+        self.item_results.labels(method, result).inc(items)
         if result in INVARIANTS:
-            self.invariant_violations.labels(result).inc()
+            self.invariant_violations.labels(result).inc(items)
 
     def _add(self, name: str, kind: str, labels: tuple[str, ...], meaning: str, worry: str) -> str:
         self.definitions.append(Definition(PREFIX + name, kind, labels, meaning, worry))

@@ -8,6 +8,7 @@ import signal
 import socket
 import sqlite3
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -370,3 +371,40 @@ def test_acknowledged_saves_survive_many_sigkills(tmp_path: Path) -> None:
     seed = int(os.environ.get("SEED", random.randrange(2**32)))
     print(f"seed {seed}")
     survive(tmp_path, kills=40, channels=8, ranges=1500, seed=seed)
+
+
+def test_a_ready_file_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    """Who starts the process waits for that file; a process that serves without it would be waited for in vain."""
+    missing = str(tmp_path / "missing" / "ready.json")
+    arguments = [
+        "serve",
+        "--data-dir",
+        str(tmp_path / "data"),
+        "--port",
+        "0",
+        "--web-port",
+        "0",
+        "--log-level",
+        "error",
+    ]
+    assert "ready.json" in refused("CONFIG_INVALID", *arguments, "--ready-file", missing)
+
+
+def test_a_client_may_be_used_on_both_sides_of_a_fork(tmp_path: Path) -> None:
+    """Spark forks its workers; a channel of gRPC that crosses a fork hangs."""
+    with (
+        CoordinatorProcess(tmp_path / "data") as process,
+        CoordinatorClient(process.address, timeout_seconds=20) as client,
+    ):
+        program = (
+            "import os, sys\n"
+            "from datacoord.client import CoordinatorClient\n"
+            f"client = CoordinatorClient({process.address!r}, timeout_seconds=20)\n"
+            "pid = os.fork()\n"
+            "list(client.list_collections())\n"
+            "if pid == 0: os._exit(0)\n"
+            "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
+        )
+        done = subprocess.run([sys.executable, "-c", program], env=environment(), timeout=SECONDS_MAX, check=False)
+        assert done.returncode == 0
+        assert list(client.list_collections()) == []
