@@ -3,7 +3,7 @@
 import base64
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import click
@@ -57,22 +57,16 @@ def print_table(
 
 
 def print_json(records: Iterable[object]) -> None:
-    """Prints one JSON array, a record per line: readable for programs as a whole and for people line by line."""
-    lines = _separated(json.dumps(record, ensure_ascii=False) for record in records)
-    click.echo("[")
-    for line in lines:
-        click.echo(line)
-    click.echo("]")
+    """Prints one JSON array, a record per line: readable for programs as a whole and for people line by line.
 
-
-def _separated(lines: Iterable[str]) -> Iterator[str]:
-    held: str | None = None
-    for line in lines:
-        if held is not None:
-            yield f"{held},"
-        held = line
-    if held is not None:
-        yield held
+    Nothing is printed before the first record is there: a command that fails at once leaves standard output empty.
+    """
+    opened = False
+    for record in records:
+        click.echo(",\n" if opened else "[\n", nl=False)
+        click.echo(json.dumps(record, ensure_ascii=False), nl=False)
+        opened = True
+    click.echo("\n]" if opened else "[]")
 
 
 def to_record(message: Message) -> dict[str, Any]:

@@ -152,6 +152,7 @@ def test_flush_waits_until_it_is_done(filled: Filled) -> None:
     ("arguments", "reason", "status"),
     [
         (["channels", "nobody"], "COLLECTION_NOT_FOUND", 1),
+        (["channels", "nobody", "-o", "json"], "COLLECTION_NOT_FOUND", 1),
         (["flush", "nobody"], "COLLECTION_NOT_FOUND", 1),
         (["channels", "no name"], "INVALID_FIELD", 2),
     ],
