@@ -122,7 +122,7 @@ async def test_a_late_channel_catches_up_and_then_shares() -> None:
     """Channels of a lost datanode start behind; once they have caught up there must again be one walk."""
     blocks = Numbers(4)
     window = BlockWindow(blocks, 1000, capacity_bytes=40 * COMMIT_BYTES, patience_seconds=60)
-    keeps_open = await window.attach(0)
+    keeps_open = await window.attach(1000)
     await walk(window, 0, 300)
 
     ahead, late = await asyncio.gather(walk(window, 300, 1000, pause_seconds=0.0005), walk(window, 3, 1000))
