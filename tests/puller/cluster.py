@@ -169,7 +169,7 @@ class Cluster:
             if encode_bytes(key) not in request.region.span:
                 continue
             if row.type is LogType.PREWRITE and request.initialized:
-                if row.value and self.rng.random() < 0.04:
+                if row.value and self.rng.random() < 0.3:
                     self.lost_prewrites.append((request, row.start_ts, key))
                 if (request, row.start_ts, key) in self.lost_prewrites:
                     continue
