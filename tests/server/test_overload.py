@@ -1,0 +1,135 @@
+"""Overload and deadlines, with a COMMIT held on purpose: refusals say when to come back, and nobody's time is wasted."""
+
+from collections.abc import Iterator
+from concurrent import futures
+from pathlib import Path
+
+import grpc
+import pytest
+
+from datacoord.client import CoordinatorClient, error_of, retry_delay_seconds
+from datacoord.errors import OverloadedError
+from datacoord.failpoints import ENVIRONMENT_VARIABLE
+from datacoord.transport import KEEPALIVE_FLOOR_MS, KEEPALIVE_PERIOD_MS, client_options
+from datacoord.v1 import common_pb2, data_coord_pb2, data_coord_pb2_grpc
+from server.running_coordinator import CoordinatorThread, claim, definition, eventually, running, save_part
+
+APPLIED = common_pb2.OUTCOME_APPLIED
+
+
+class HeldCommit:
+    """A coordinator whose next COMMIT waits until the test lets it go."""
+
+    def __init__(self, points: Path, thread: CoordinatorThread) -> None:
+        self._hold = points / "coordinator.before_commit.hold"
+        self._points = points
+        self.thread = thread
+        self.client = CoordinatorClient(thread.address, timeout_seconds=20)
+        self.client.create_collection(definition(channel_count=6))
+        # One round at the start and one for the new channels; then the assignment job rests as well.
+        eventually(lambda: self._rounds() >= 2 and self.queued() == 0)
+        self.infos = claim(self.client)
+        self._channel = grpc.insecure_channel(thread.address, options=client_options())
+        self._stub = data_coord_pb2_grpc.DataCoordServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._pool = futures.ThreadPoolExecutor(8)
+
+    def save(self, number: int, timeout_seconds: float = 20.0) -> "futures.Future[common_pb2.Outcome]":
+        """Sends the first range of a channel, once, in the background."""
+        request = data_coord_pb2.SaveBinlogPathsRequest(channels=[save_part(self.infos[number], 0, 5, number + 1)])
+        return self._pool.submit(
+            lambda: self._stub.SaveBinlogPaths(request, timeout=timeout_seconds).results[0].outcome
+        )
+
+    def hold(self) -> None:
+        """From now on a COMMIT waits."""
+        self._hold.touch()
+
+    def wait_held(self) -> None:
+        """Waits until one does."""
+        eventually(lambda: any(self._points.glob("coordinator.before_commit.held.*")))
+
+    def let_go(self) -> None:
+        """Lets it go."""
+        self._hold.unlink(missing_ok=True)
+
+    def queued(self) -> int:
+        """Calls that wait for a transaction."""
+        return self.thread.coordinator._store.statistics.queued_calls
+
+    def _rounds(self) -> float:
+        value = self.thread.coordinator._metrics.registry.get_sample_value
+        results = [{"job": "assignment", "result": result} for result in ("ok", "failed")]
+        return sum(value("datacoord_job_runs_total", labels) or 0 for labels in results)
+
+    def close(self) -> None:
+        """Ends everything."""
+        self.let_go()
+        self._pool.shutdown()
+        self._channel.close()
+        self.client.close()
+
+
+@pytest.fixture
+def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldCommit]:
+    """A coordinator with room for two items in its queue; its jobs rest, so that every write is the test's."""
+    points = tmp_path / "points"
+    points.mkdir()
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(points))
+    resting = dict.fromkeys(("lease_job_interval_seconds", "assignment_job_interval_seconds"), 300.0)
+    with running(tmp_path / "data", write_queue_items_max=2, job_lease_seconds=3600.0, **resting) as thread:
+        made = HeldCommit(points, thread)
+        yield made
+        made.close()
+
+
+def test_a_full_queue_refuses_with_a_time_to_come_back(held: HeldCommit) -> None:
+    """Without a bound the queue, the memory and everybody's waiting grow together until the process dies."""
+    held.hold()
+    committing = held.save(0)
+    held.wait_held()
+    waiting = [held.save(1), held.save(2)]
+    eventually(lambda: held.queued() == 2)
+    with pytest.raises(grpc.RpcError) as caught:
+        held.save(3).result(20)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert isinstance(error_of(caught.value, ""), OverloadedError)
+    assert (retry_delay_seconds(caught.value) or 0) > 0
+    # Our client obeys: it waits as long as it is told, and lands in the end.
+    patient = futures.ThreadPoolExecutor(1)
+    obeying = patient.submit(held.client.save_binlog_paths, [save_part(held.infos[3], 0, 5, 4)])
+    held.let_go()
+    assert [future.result(20) for future in (committing, *waiting)] == [APPLIED] * 3
+    assert obeying.result(20)[0].outcome == APPLIED
+    patient.shutdown()
+
+
+def test_a_call_that_nobody_waits_for_any_more_is_not_written(held: HeldCommit) -> None:
+    """Work for callers that are gone is what keeps an overloaded server overloaded."""
+    held.hold()
+    committing = held.save(0)
+    held.wait_held()
+    impatient = held.save(1, timeout_seconds=0.2)
+    with pytest.raises(grpc.RpcError) as caught:
+        impatient.result(20)
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    held.let_go()
+    assert committing.result(20) == APPLIED
+    assert held.save(2).result(20) == APPLIED
+    by_name = {row.channel_name: row for row in held.client.list_binlogs("files")}
+    assert by_name[held.infos[1].channel_name].checkpoint.timestamp == 0
+    assert by_name[held.infos[2].channel_name].checkpoint.timestamp == 5
+
+
+def test_reads_and_health_do_not_wait_for_a_commit(held: HeldCommit) -> None:
+    """A slow disk must not make the coordinator look dead, or blind its operators."""
+    held.hold()
+    committing = held.save(0)
+    held.wait_held()
+    assert len(list(held.client.list_channels("files"))) == 6
+    held.let_go()
+    assert committing.result(20) == APPLIED
+
+
+def test_pings_of_our_clients_are_no_abuse() -> None:
+    """A floor above the client's period closes every idle connection with too_many_pings."""
+    assert KEEPALIVE_FLOOR_MS < KEEPALIVE_PERIOD_MS
