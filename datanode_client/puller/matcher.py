@@ -4,8 +4,6 @@ A change comes live as two rows: the prewrite has the values, the commit has the
 the region still runs, live rows and rows of the scan come in any order, so what cannot be decided is kept until INITIALIZED.
 """
 
-from dataclasses import replace
-
 from datanode_client.puller.events import Row
 
 ROW_OVERHEAD_BYTES = 256
@@ -68,7 +66,16 @@ class Matcher:
             return None
         del self._prewrites[key]
         self.bytes -= row_bytes(prewrite)
-        return replace(row, value=prewrite.value, old_value=prewrite.old_value)
+        return Row(
+            row.type,
+            row.start_ts,
+            row.commit_ts,
+            row.key,
+            prewrite.value,
+            prewrite.old_value,
+            row.op_type,
+            row.generation,
+        )
 
     def rollback(self, row: Row) -> None:
         """Forgets the prewrite of a transaction that was rolled back; if there is none, nothing happens."""

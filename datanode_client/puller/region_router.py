@@ -27,6 +27,7 @@ class RegionRouter(Generic[T]):
         self._multiplier = multiplier
         self._stores: dict[Hashable, AdmissionController[T]] = {}
         self._sequence = 0
+        self._pending = 0
 
     def add_region(self, store: Hashable, item: T, priority: ScanPriority = ScanPriority.LOW) -> None:
         """Queues a region for a store."""
@@ -34,6 +35,7 @@ class RegionRouter(Generic[T]):
         if controller is None:
             controller = self._stores[store] = AdmissionController(self._limit, self._multiplier)
         self._sequence += 1
+        self._pending += 1
         controller.submit(item, priority, self._sequence)
 
     def take(self) -> tuple[Hashable, Lease[T]] | None:
@@ -43,10 +45,13 @@ class RegionRouter(Generic[T]):
             its store, and the lease of its token, to be finished when the region is initialized or has failed; None if nothing may
             be sent now.
         """
+        if not self._pending:
+            return None
         ready = [(head, store) for store, controller in self._stores.items() if (head := controller.head()) is not None]
         if not ready:
             return None
         _, store = min(ready, key=lambda pair: pair[0])
+        self._pending -= 1
         lease = self._stores[store].pop()
         assert lease is not None, "its head may go"  # noqa: S101
         return store, lease

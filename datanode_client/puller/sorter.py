@@ -129,7 +129,7 @@ class Sorter:
         taken = 0
         try:
             while True:
-                heads = [ts for run in self._runs if (ts := run.head_ts()) is not None and ts <= resolved_ts]
+                heads = [run.head_ts for run in self._runs if run.head_ts is not None and run.head_ts <= resolved_ts]
                 if taken < end:
                     heads.append(self._memory[taken].commit_ts)
                 if not heads:
@@ -179,7 +179,7 @@ class Sorter:
                 run.close()
 
     def _drop_finished_runs(self) -> None:
-        finished = [run for run in self._runs if run.head_ts() is None]
+        finished = [run for run in self._runs if run.head_ts is None]
         self._runs = [run for run in self._runs if run not in finished]
         for run in finished:
             run.close()

@@ -58,16 +58,23 @@ class SpillRun:
         directory: where the file goes; None = the system's place for temporary files.
         level: how often its changes were merged.
 
+    Attributes:
+        level: likewise.
+        bytes: size of the file.
+        head_ts: commit_ts of the next change; None at the end.
+
     Raises:
         OSError: the disk is full or fails.
     """
 
     def __init__(self, entries: Iterable[RawKVEntry], directory: Path | None, level: int = 0) -> None:
         self.level = level
+        self.head_ts: int | None = None
         self._file: IO[bytes] = tempfile.TemporaryFile(dir=directory, prefix="datacoord-puller-")  # noqa: SIM115
         try:
             with pa.ipc.new_file(self._file, RAW_KV_SCHEMA) as writer:
                 for block in _blocks(entries):
+                    self.head_ts = block[0].commit_ts if self.head_ts is None else self.head_ts
                     writer.write_batch(entries_to_batch(block))
             self.bytes = self._file.tell()
             self._reader = pa.ipc.open_file(self._file)
@@ -78,23 +85,24 @@ class SpillRun:
         self._block: list[RawKVEntry] = []
         self._next_entry = 0
 
-    def head_ts(self) -> int | None:
-        """commit_ts of the next change; None at the end."""
-        while self._next_entry == len(self._block):
-            if self._next_block == self._reader.num_record_batches:
-                return None
-            self._block = batch_to_entries(self._reader.get_batch(self._next_block))
-            self._next_block += 1
-            self._next_entry = 0
-        return self._block[self._next_entry].commit_ts
-
     def take(self, commit_ts: int) -> list[RawKVEntry]:
         """Reads the next changes as long as they have this timestamp, in the order in which they were written."""
         taken = []
-        while self.head_ts() == commit_ts:
+        while self.head_ts == commit_ts:
+            if self._next_entry == len(self._block):
+                self._read_block()
             taken.append(self._block[self._next_entry])
             self._next_entry += 1
+            if self._next_entry == len(self._block) and self._next_block < self._reader.num_record_batches:
+                self._read_block()
+            at_end = self._next_entry == len(self._block)
+            self.head_ts = None if at_end else self._block[self._next_entry].commit_ts
         return taken
+
+    def _read_block(self) -> None:
+        self._block = batch_to_entries(self._reader.get_batch(self._next_block))
+        self._next_block += 1
+        self._next_entry = 0
 
     def close(self) -> None:
         """Deletes the file; nothing can be read any more."""
@@ -103,7 +111,7 @@ class SpillRun:
 
 def merge_runs(runs: Sequence[SpillRun]) -> Iterator[RawKVEntry]:
     """What is left of some runs as one sequence in commit order; runs must be in the order of arrival of their changes."""
-    while heads := [ts for run in runs if (ts := run.head_ts()) is not None]:
+    while heads := [run.head_ts for run in runs if run.head_ts is not None]:
         commit_ts = min(heads)
         for run in runs:
             yield from run.take(commit_ts)
