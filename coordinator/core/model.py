@@ -110,6 +110,8 @@ class BinlogFacts:
         ts_max: largest timestamp of a row.
         size_bytes: size of the object.
         memory_bytes: size of its rows in memory.
+        range_to: end of the object's own range, as its path says it, where it lies before the end of the range it is saved
+            with (a sink's tasks name their objects before anybody knows the largest timestamp of the batch); 0 = the same.
     """
 
     kind: BinlogKind
@@ -120,6 +122,7 @@ class BinlogFacts:
     ts_max: int
     size_bytes: int
     memory_bytes: int
+    range_to: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,24 +196,28 @@ def _lane(
                         log_id=binlog.log_id,
                     )
                 seen.add(binlog.log_id)
-                binlogs.append(_binlog(binlog, kind, field.field_id))
+                path = BinlogPath.parse(binlog.log_path)
+                # An object may end before its range does: whoever wrote it could not know how far the others would come.
+                ends_inside = binlog.timestamp_to <= path.timestamp_to <= lane.timestamp_to
+                end = path.timestamp_to if ends_inside else lane.timestamp_to
+                binlogs.append(_binlog(binlog, kind, field.field_id, end))
                 expected = BinlogPath(
                     kind=kind,
                     # Nobody knows the number of an unknown channel; the rules will answer, but only a path of good shape.
-                    channel_id=BinlogPath.parse(binlog.log_path).channel_id if channel_id is None else channel_id,
+                    channel_id=path.channel_id if channel_id is None else channel_id,
                     partition_id=lane.partition_id,
                     epoch=part.epoch,
                     timestamp_from=lane.timestamp_from,
-                    timestamp_to=lane.timestamp_to,
+                    timestamp_to=end,
                     field_id=field.field_id,
                     log_id=binlog.log_id,
                 )
-                if str(expected) != binlog.log_path:
+                if path != expected:
                     raise _wrong_path(binlog.log_path, expected, part.channel_name)
     return LaneSave(lane.partition_id, lane.timestamp_from, lane.timestamp_to, tuple(binlogs), lane.seal)
 
 
-def _binlog(binlog: common_pb2.Binlog, kind: BinlogKind, field_id: int) -> BinlogFacts:
+def _binlog(binlog: common_pb2.Binlog, kind: BinlogKind, field_id: int, range_to: int) -> BinlogFacts:
     number(binlog.log_id, "log_id", 1)
     number(binlog.entries_num, "entries_num", 0, limits.BINLOG_ROWS_MAX)
     number(binlog.log_size_bytes, "log_size_bytes", 0, limits.BINLOG_BYTES_MAX)
@@ -227,14 +231,11 @@ def _binlog(binlog: common_pb2.Binlog, kind: BinlogKind, field_id: int) -> Binlo
         ts_max=binlog.timestamp_to,
         size_bytes=binlog.log_size_bytes,
         memory_bytes=binlog.memory_size_bytes,
+        range_to=range_to,
     )
 
 
 def _wrong_path(path: str, expected: BinlogPath, channel: str) -> PathNotAllowedError:
-    try:
-        BinlogPath.parse(path)
-    except PathNotAllowedError as error:
-        return error
     return PathNotAllowedError(
         f"object path {shown(path)} disagrees with the channel, partition, epoch, range, field or log_id around it; it should "
         f"be {str(expected)!r}",

@@ -134,7 +134,7 @@ def binlog_row(segment_id: int, binlog: BinlogFacts, epoch: int, start: int, end
         binlog.log_id,
         epoch,
         start,
-        end,
+        binlog.range_to or end,
         binlog.rows,
         binlog.ts_min,
         binlog.ts_max,

@@ -73,6 +73,22 @@ def test_a_path_must_agree_with_what_stands_around_it(change: dict[str, int]) ->
 
 
 @pytest.mark.parametrize(
+    ("end", "rows_end", "legal"), [(20, 20, True), (15, 15, True), (17, 15, True), (14, 15, False)]
+)
+def test_an_object_may_end_before_its_range_but_not_before_its_rows(end: int, rows_end: int, legal: bool) -> None:
+    """A task of a sink names its object before the end of the batch is known; were its own end lost, its path would be, too."""
+    shorter = part(dataclasses.replace(PATH, timestamp_to=end))
+    binlog = shorter.lanes[0].insert_logs[0].binlogs[0]
+    binlog.timestamp_to = rows_end
+    if not legal:
+        with pytest.raises(PathNotAllowedError, match="disagrees"):
+            validation.save(shorter, CHANNEL)
+        return
+    (lane,) = validation.save(shorter, CHANNEL).lanes
+    assert (lane.timestamp_to, lane.binlogs[0].range_to) == (20, end)
+
+
+@pytest.mark.parametrize(
     "path",
     [
         "",
