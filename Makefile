@@ -57,8 +57,8 @@ proto-check: setup ## Lint the contract and check that its stubs are fresh
 docs: setup ## Write the reference pages of settings and metrics from the code
 	@$(BIN)/python tools/generate_reference.py
 
-bench: setup ## Run a benchmark: NAME=one of benchmarks/*.py; prints a table and, last, one JSON object
-	@if [ -n "$$NAME" ] && [ -f "benchmarks/$$NAME.py" ]; then exec $(BIN)/python "benchmarks/$$NAME.py"; fi; \
+bench: setup ## Run a benchmark: NAME=one of benchmarks/*.py [ARGS="…"]; prints a table and, last, one JSON object
+	@if [ -n "$$NAME" ] && [ -f "benchmarks/$$NAME.py" ]; then exec $(BIN)/python "benchmarks/$$NAME.py" $(ARGS); fi; \
 	echo "bench: name one with NAME=…; there are: $$(cd benchmarks 2>/dev/null && ls *.py 2>/dev/null | sed 's/\.py$$//' | tr '\n' ' ')" >&2; exit 2
 
 lock: setup ## Write requirements/*.lock from pyproject.toml: [UPGRADE=1]
