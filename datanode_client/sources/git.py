@@ -111,7 +111,6 @@ class SharedHistory:
                 self.blocks = BlockReader(history, self.channel_count, block_bytes=settings.block_bytes)
                 window = BlockWindow(
                     self.blocks,
-                    history.commit_count,
                     capacity_bytes=settings.window_bytes,
                     patience_seconds=settings.patience_seconds,
                 )

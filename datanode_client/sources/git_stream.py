@@ -88,8 +88,8 @@ class DiffTreeStream:
         """The process."""
         return self._process.pid
 
-    def read(self, stop: int) -> tuple[int, RawCommits]:
-        """Reads at least one commit, and none beyond number `stop`. Blocks.
+    def read(self) -> tuple[int, RawCommits]:
+        """Reads about a block's worth of commits, at least one. Blocks.
 
         Returns:
             the number of the commit before the first one read, and the commits.
@@ -98,7 +98,7 @@ class DiffTreeStream:
             SourceLostError, SourceUnavailableError: git failed; the stream is of no use any more.
             SourceInvalidError: git prints something else than it should.
         """
-        found = self._whole_commits().first(stop - self.position)
+        found = self._whole_commits()
         ids = header_ids(found, self._id_bytes)
         after = self.position
         if not np.array_equal(ids, self._history.commit_ids[after : after + len(ids)]):
@@ -192,15 +192,15 @@ class BlockReader:
         """The processes kept."""
         return [stream.pid for stream in self._streams]
 
-    def read(self, after: int, stop: int) -> Block:
-        """Reads the block that begins after number `after` and does not go beyond number `stop`. Blocks.
+    def read(self, after: int) -> Block:
+        """Reads the block that begins after number `after`. Blocks.
 
         Raises:
             SourceLostError, SourceUnavailableError, SourceInvalidError: git failed.
         """
         stream = self._stream_at(after)
         try:
-            begin, found = stream.read(stop)
+            begin, found = stream.read()
         except BaseException:
             self._streams.remove(stream)
             stream.close()

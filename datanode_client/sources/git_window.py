@@ -23,8 +23,8 @@ from datanode_client.sources.git_stream import Block
 class ReadsBlocks(Protocol):
     """What the window needs below it; `git_stream.BlockReader` is the real one."""
 
-    def read(self, after: int, stop: int) -> Block:
-        """Reads the block after a number, ending at or before another. Called in a worker thread, one call at a time."""
+    def read(self, after: int) -> Block:
+        """Reads the block after a number. Called in a worker thread, one call at a time."""
         ...
 
     def kill(self) -> None:
@@ -61,7 +61,6 @@ class BlockWindow:
 
     Args:
         blocks: reads blocks.
-        end: the last number of the history.
         capacity_bytes: blocks kept in memory.
         patience_seconds: how long a block is kept for a channel that does not move.
         clock: monotonic seconds.
@@ -70,14 +69,12 @@ class BlockWindow:
     def __init__(
         self,
         blocks: ReadsBlocks,
-        end: int,
         *,
         capacity_bytes: int = 64 << 20,
         patience_seconds: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reader = blocks
-        self._end = end
         self._capacity_bytes = capacity_bytes
         self._patience_seconds = patience_seconds
         self._clock = clock
@@ -155,7 +152,7 @@ class BlockWindow:
                 if not self._make_room():
                     await self._until_stirred()
                     continue
-                block = await asyncio.to_thread(self._reader.read, after, self._stop(after))
+                block = await asyncio.to_thread(self._reader.read, after)
                 self._keep(block)
         except Exception as error:  # noqa: BLE001 — it is the channels' to say, each to its datanode
             for cursor in self._cursors:
@@ -166,11 +163,6 @@ class BlockWindow:
 
     def _lowest_wanted(self) -> int | None:
         return min((cursor.after for cursor in self._cursors if cursor.waits), default=None)
-
-    def _stop(self, after: int) -> int:
-        """A block ends where the next one in memory begins: those behind then join those ahead."""
-        index = bisect_right(self._starts, after)
-        return self._starts[index] if index < len(self._starts) else self._end
 
     def _keep(self, block: Block) -> None:
         self._blocks[block.after] = block

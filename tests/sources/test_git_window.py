@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 import time
 
 import numpy as np
@@ -20,25 +21,32 @@ COMMIT_BYTES = ROWS_PER_COMMIT * 8 * 2 + 16
 class Numbers:
     """A history without git: commit n has ten rows."""
 
-    def __init__(self, commits_per_block: int) -> None:
+    def __init__(self, commits_per_block: int, end: int) -> None:
         self.commits_per_block = commits_per_block
+        self.end = end
         self.reads: list[tuple[int, int]] = []
         self.failures = 0
-        self.killed = False
+        self.hangs = False
+        self.entered = threading.Event()
+        self.released = threading.Event()
         self.closed_count = 0
 
-    def read(self, after: int, stop: int) -> Block:
+    def read(self, after: int) -> Block:
+        if self.hangs:
+            self.entered.set()
+            self.released.wait(60)
+            raise SourceUnavailableError("killed")
         if self.failures:
             self.failures -= 1
             raise SourceUnavailableError("for now")
-        to = min(after + self.commits_per_block, stop)
+        to = min(after + self.commits_per_block, self.end)
         self.reads.append((after, to))
         timestamps = np.repeat(np.arange(after + 1, to + 1), ROWS_PER_COMMIT)
         rows = pa.record_batch([pa.array(timestamps)], names=["_timestamp"])
         return Block(after, to, ShardedRows(rows, timestamps, np.array([0, len(timestamps)])))
 
     def kill(self) -> None:
-        self.killed = True
+        self.released.set()
 
     def close(self) -> None:
         self.closed_count += 1
@@ -70,8 +78,8 @@ def everything(after: int, end: int) -> list[int]:
 
 async def test_channels_that_keep_together_read_every_block_once() -> None:
     """The walk over the history is what costs; it must not be repeated per channel."""
-    blocks = Numbers(5)
-    window = BlockWindow(blocks, 300, capacity_bytes=20 * 5 * COMMIT_BYTES, patience_seconds=60)
+    blocks = Numbers(5, 300)
+    window = BlockWindow(blocks, capacity_bytes=20 * 5 * COMMIT_BYTES, patience_seconds=60)
 
     seen = await asyncio.gather(*(walk(window, 0, 300, pause_seconds=0.0001 * index) for index in range(10)))
 
@@ -81,8 +89,8 @@ async def test_channels_that_keep_together_read_every_block_once() -> None:
 
 async def test_the_fast_wait_for_the_slow_only_while_these_move() -> None:
     """One channel that stands still must cost the others one patience, not their life."""
-    blocks = Numbers(1)
-    window = BlockWindow(blocks, 500, capacity_bytes=10 * COMMIT_BYTES, patience_seconds=0.05)
+    blocks = Numbers(1, 500)
+    window = BlockWindow(blocks, capacity_bytes=10 * COMMIT_BYTES, patience_seconds=0.05)
     stuck = await window.attach(0)
     await window.wait(stuck)
     began = time.monotonic()
@@ -98,9 +106,9 @@ async def test_the_fast_wait_for_the_slow_only_while_these_move() -> None:
 
 async def test_memory_holds_no_more_than_the_window_and_one_block() -> None:
     """A leader without rows of its own would otherwise pull the whole history into memory."""
-    blocks = Numbers(3)
+    blocks = Numbers(3, 400)
     capacity_bytes = 10 * COMMIT_BYTES
-    window = BlockWindow(blocks, 400, capacity_bytes=capacity_bytes, patience_seconds=0.02)
+    window = BlockWindow(blocks, capacity_bytes=capacity_bytes, patience_seconds=0.02)
     largest = 0
 
     async def watch() -> None:
@@ -120,8 +128,8 @@ async def test_memory_holds_no_more_than_the_window_and_one_block() -> None:
 
 async def test_a_late_channel_catches_up_and_then_shares() -> None:
     """Channels of a lost datanode start behind; once they have caught up there must again be one walk."""
-    blocks = Numbers(4)
-    window = BlockWindow(blocks, 1000, capacity_bytes=40 * COMMIT_BYTES, patience_seconds=60)
+    blocks = Numbers(4, 1000)
+    window = BlockWindow(blocks, capacity_bytes=40 * COMMIT_BYTES, patience_seconds=60)
     keeps_open = await window.attach(1000)
     await walk(window, 0, 300)
 
@@ -140,8 +148,8 @@ async def test_any_mixture_of_slow_fast_late_and_vanishing_channels_gets_everyth
     """Deadlocks hide in mixtures: small windows, stalls beyond the patience, channels that come and go."""
     rng = random.Random(seed)
     end = 200
-    blocks = Numbers(rng.choice([1, 3, 50]))
-    window = BlockWindow(blocks, end, capacity_bytes=rng.choice([1, 5, 60]) * COMMIT_BYTES, patience_seconds=0.003)
+    blocks = Numbers(rng.choice([1, 3, 50]), end)
+    window = BlockWindow(blocks, capacity_bytes=rng.choice([1, 5, 60]) * COMMIT_BYTES, patience_seconds=0.003)
 
     async def leave(after: int) -> None:
         asking = asyncio.create_task(walk(window, after, end, 0.002, rng))
@@ -156,11 +164,22 @@ async def test_any_mixture_of_slow_fast_late_and_vanishing_channels_gets_everyth
     assert seen == [everything(start, end) for start in starts]
 
 
+async def test_the_channel_furthest_behind_is_served_first() -> None:
+    """Those ahead always want more: served first, they would leave the late ones behind for good."""
+    blocks = Numbers(10, 1000)
+    window = BlockWindow(blocks)
+    cursors = [await window.attach(after) for after in (500, 900, 20, 300)]
+
+    await asyncio.gather(*map(window.wait, cursors))
+
+    assert [after for after, _ in blocks.reads] == [20, 300, 500, 900]
+
+
 async def test_a_failed_read_is_told_to_those_who_wait_and_tried_again_by_the_next() -> None:
     """A failure kept to itself by the worker would leave every channel waiting for ever."""
-    blocks = Numbers(2)
+    blocks = Numbers(2, 10)
     blocks.failures = 1
-    window = BlockWindow(blocks, 10)
+    window = BlockWindow(blocks)
 
     results = await asyncio.gather(walk(window, 0, 10), walk(window, 4, 10), return_exceptions=True)
     again = await walk(window, 0, 10)
@@ -171,8 +190,8 @@ async def test_a_failed_read_is_told_to_those_who_wait_and_tried_again_by_the_ne
 
 async def test_the_last_channel_that_leaves_ends_what_runs_and_frees_the_memory() -> None:
     """A datanode that has released its channels must not keep a process and 64 MiB for them."""
-    blocks = Numbers(2)
-    window = BlockWindow(blocks, 10)
+    blocks = Numbers(2, 10)
+    window = BlockWindow(blocks)
     first, second = await window.attach(0), await window.attach(0)
     await window.wait(first)
 
@@ -182,4 +201,21 @@ async def test_the_last_channel_that_leaves_ends_what_runs_and_frees_the_memory(
 
     assert blocks.closed_count == 1
     assert window.blocks == []
+    assert await walk(window, 0, 10) == everything(0, 10)
+
+
+async def test_leaving_does_not_wait_for_a_git_that_hangs() -> None:
+    """A file system that does not answer must not keep a datanode from handing its channels back."""
+    blocks = Numbers(2, 10)
+    blocks.hangs = True
+    window = BlockWindow(blocks)
+    cursor = await window.attach(0)
+    waiting = asyncio.create_task(window.wait(cursor))
+    await asyncio.to_thread(blocks.entered.wait, 20)
+    waiting.cancel()
+
+    await asyncio.wait_for(window.detach(cursor), 20)
+
+    assert blocks.closed_count == 1
+    blocks.hangs = False
     assert await walk(window, 0, 10) == everything(0, 10)
