@@ -53,12 +53,22 @@ def read_schema(encoded: bytes) -> pa.Schema:
             field="arrow_schema",
         )
     try:
-        return pa.ipc.read_schema(pa.py_buffer(encoded))
+        schema = pa.ipc.read_schema(pa.py_buffer(encoded))
+        # Arrow decodes names when they are asked for: one that is not UTF-8 must be found here, not by a reader.
+        for field in schema:
+            _decode_names(field)
+        return schema
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidFieldError(
             "arrow_schema is not an Arrow IPC schema message; send schema.serialize().to_pybytes()",
             field="arrow_schema",
         ) from error
+
+
+def _decode_names(field: pa.Field) -> None:
+    assert isinstance(field.name, str)  # noqa: S101 - asking is what decodes it
+    for index in range(field.type.num_fields):
+        _decode_names(field.type.field(index))
 
 
 def _check_columns(schema: pa.Schema, primary_key: list[str]) -> None:

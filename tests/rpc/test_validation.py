@@ -273,6 +273,8 @@ def schema(*fields: tuple[str, pa.DataType]) -> bytes:
         {"arrow_schema": b"no schema"},
         {"arrow_schema": b"\xff" * (limits.SCHEMA_BYTES_MAX + 1)},
         {"arrow_schema": schema()},
+        {"arrow_schema": schema(("path", pa.string())).replace(b"path", b"\xff\xffth")},
+        {"arrow_schema": schema(("path", pa.struct([("name", pa.string())]))).replace(b"name", b"\xff\xffme")},
         {"arrow_schema": schema(("path", pa.string()), ("path", pa.string()))},
         {"arrow_schema": schema(("path", pa.string()), ("_timestamp", pa.int64()))},
         {"arrow_schema": schema(("path", pa.string()), ("", pa.int64()))},
