@@ -10,7 +10,8 @@ wire to the reader:
     matcher, region_worker     prewrite + commit = a change; per region the resolved timestamp
     errors             what to do about a failure, and how long to wait
     lock_heap, resolve_lock    locks that hold the resolved timestamp back
-    event_feed_session all of the above for one span: what the network client drives
+    event_feed_session all of the above for one span: a state machine that answers with `actions`
+    kv_client          all spans of one client: what the network client drives
     frontier, puller   the smallest resolved timestamp over all ranges; `Puller.run`, `output`, `resolved_ts`, `stats`
     sorter             changes in commit order up to the resolved timestamp, one message per commit timestamp
     ddl_job_puller     the feed of schema changes

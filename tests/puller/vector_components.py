@@ -349,13 +349,23 @@ class TokenComponent:
         return {"tokens": self.router.tokens(store)}
 
 
+ORIGIN_NAMES = {
+    "get_store": "get_store_failed",
+    "send_request": "store_stream",
+    "send_request_to_store": "store_stream",
+    "connect_to_store": "store_stream",
+    "subscription_cancelled": "request_cancelled",
+}
+"""Names that TiCDC's types and metrics have for the same errors."""
+
+
 class ErrorComponent:
     def new(self) -> Json:
         self.recovery = RegionRecovery()
         return {}
 
     def classify(self, error: str, leader_known: bool = True) -> Json:
-        return {"action": classify(RegionErrorKind(error), leader_known=leader_known).value}
+        return {"action": classify(RegionErrorKind(ORIGIN_NAMES.get(error, error)), leader_known=leader_known).value}
 
     def server_backoff(self, backoff_ms: int) -> Json:
         return {"wait_ms": errors.server_backoff_ms(backoff_ms)}
