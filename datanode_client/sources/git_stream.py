@@ -1,5 +1,7 @@
 """Blocks of a git history: consecutive commits, read from a running `git diff-tree`, parsed and sharded."""
 
+import contextlib
+import fcntl
 import os
 import tempfile
 import threading
@@ -82,6 +84,10 @@ class DiffTreeStream:
             orders.seek(0)
             self._process = start_git(history.git_dir, _DIFF_TREE, stdin=orders, stderr=self._stderr)
         self._output = cast("IO[bytes]", self._process.stdout)  # it was asked for as a pipe
+        with contextlib.suppress(
+            AttributeError, OSError
+        ):  # where it can be larger, git goes on while a block is parsed
+            fcntl.fcntl(self._output, fcntl.F_SETPIPE_SZ, _READ_BYTES)
 
     @property
     def pid(self) -> int:

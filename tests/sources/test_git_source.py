@@ -3,6 +3,9 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -30,6 +33,7 @@ from .git_repositories import (
 )
 from .replay import Reading, context, git_states, read_channel
 
+ROOT = Path(__file__).resolve().parents[2]
 WEIRD_PATHS = [
     b"tab\there",
     b"line\nbreak",
@@ -296,6 +300,43 @@ async def test_closing_in_the_middle_leaves_no_git_behind(long_repository: Path)
 
     assert [alive(pid) for pid in pids] == [False]
     assert blocks.pids == []
+
+
+KILLED_READER = """
+import asyncio, sys
+from datacoord.positions import START
+from datanode_client.sources.base import ChannelContext
+from datanode_client.sources.git import GIT_PRIMARY_KEY, GIT_SCHEMA, GitReaderFactory
+
+async def main():
+    factory = GitReaderFactory(sys.argv[1], sys.argv[2], block_bytes=1024)
+    reader = factory(ChannelContext("c-0", 0, 1, "c", GIT_SCHEMA, GIT_PRIMARY_KEY, {}, {}))
+    await reader.open(START)
+    await reader.next()
+    print(*factory.shared(1).blocks.pids, flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+def test_a_datanode_killed_outright_leaves_no_git_behind(tmp_path: Path) -> None:
+    """Executors are killed without a chance to clean up: git must end by itself, though it was waiting to be read."""
+    changes = [Change(b"d%d/f%d" % (number % 7, number), content=b"") for number in range(300)]
+    commits = [Commit([Change(change.path, FILE, b"%d" % number) for change in changes]) for number in range(60)]
+    repository = make_repository(tmp_path / "r", commits)  # 2 MiB of output: more than any pipe holds
+    command = [sys.executable, "-c", KILLED_READER, str(repository), GitHistory.describe(repository).head]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as reading:
+        assert reading.stdout is not None
+        pids = [int(pid) for pid in reading.stdout.readline().split()]
+        assert [alive(pid) for pid in pids] == [True]
+
+        reading.kill()
+
+    deadline = time.monotonic() + 30
+    while any(map(alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [alive(pid) for pid in pids] == [False]
 
 
 async def test_a_cancelled_read_loses_nothing(long_repository: Path) -> None:
