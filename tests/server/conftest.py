@@ -7,6 +7,7 @@ import pytest
 
 from datacoord.client import CoordinatorClient
 from server.running_coordinator import CoordinatorThread, running
+from server.wire import Wire
 
 
 @pytest.fixture
@@ -21,3 +22,11 @@ def client(coordinator: CoordinatorThread) -> Iterator[CoordinatorClient]:
     """A client of it."""
     with CoordinatorClient(coordinator.address, caller="demo", timeout_seconds=10) as connected:
         yield connected
+
+
+@pytest.fixture
+def wire(coordinator: CoordinatorThread) -> Iterator[Wire]:
+    """The stubs of the coordinator."""
+    stubs = Wire(coordinator.address)
+    yield stubs
+    stubs.channel.close()

@@ -1,0 +1,90 @@
+"""A disk that is full: typed refusals, nothing acknowledged is lost, and writes go on once there is room."""
+
+import contextlib
+import resource
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+from datacoord.client import CoordinatorClient
+from datacoord.errors import DatacoordError
+from datacoord.v1 import common_pb2
+from server.running_coordinator import CoordinatorProcess, claim, definition, running, save_part
+
+APPLIED = common_pb2.OUTCOME_APPLIED
+ALREADY_APPLIED = common_pb2.OUTCOME_ALREADY_APPLIED
+
+
+def test_a_full_disk_refuses_writes_and_loses_nothing(tmp_path: Path) -> None:
+    """Whatever was acknowledged stays, whatever was refused can be repeated, reads go on, and so do writes once there is room."""
+    with (
+        CoordinatorProcess(tmp_path / "data") as process,
+        CoordinatorClient(process.address, timeout_seconds=10) as client,
+    ):
+        client.create_collection(definition())
+        info = claim(client)[0]
+        assert client.save_binlog_paths([save_part(info, 0, 1, 1)])[0].outcome == APPLIED
+        # The kernel refuses every byte beyond this size of any file, as a full disk does; the limit can be lifted again.
+        sizes = [path.stat().st_size for path in (tmp_path / "data").iterdir()]
+        resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (max(sizes), resource.RLIM_INFINITY))
+        with CoordinatorClient(process.address, timeout_seconds=1) as impatient:
+            landed, failure = land_until_refused(impatient, info)
+        assert failure in {"STORE_UNAVAILABLE", "COMMIT_OUTCOME_UNKNOWN"}
+        (listed, _) = client.list_binlogs("files")
+        assert listed.checkpoint.timestamp >= landed
+        assert process.process.poll() is None
+        resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        for step in range(landed, landed + 5):
+            assert client.save_binlog_paths([save_part(info, step, step + 1, step + 1)])[0].outcome in {
+                APPLIED,
+                ALREADY_APPLIED,
+            }
+        (listed, _) = client.list_binlogs("files")
+        assert [binlog.range_to for binlog in listed.binlogs] == list(range(1, landed + 6))
+
+
+def test_sqlite_full_is_a_typed_refusal(tmp_path: Path) -> None:
+    """SQLite's own "database or disk is full" is certainly not committed: the caller must be told that, and may repeat."""
+    connections: list[sqlite3.Connection] = []
+    pages_max = 1_000_000
+
+    def remember(connection: sqlite3.Connection, _record: object) -> None:
+        connections.append(connection)
+        connection.execute(f"PRAGMA max_page_count = {pages_max}")
+
+    async def limit_pages(pages: int) -> None:
+        nonlocal pages_max
+        pages_max = pages
+        for connection in connections:
+            with contextlib.suppress(sqlite3.ProgrammingError):  # some are closed already
+                connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    event.listen(Engine, "connect", remember)
+    try:
+        with running(tmp_path / "data") as thread, CoordinatorClient(thread.address) as client:
+            client.create_collection(definition())
+            info = claim(client)[0]
+            client.save_binlog_paths([save_part(info, 0, 1, 1)])
+            thread.run(limit_pages(1))  # SQLite takes it as: not one page more than there are
+            with CoordinatorClient(thread.address, timeout_seconds=2) as impatient:
+                landed, failure = land_until_refused(impatient, info)
+            assert failure == "STORE_UNAVAILABLE"
+            assert next(client.list_binlogs("files")).checkpoint.timestamp == landed
+            thread.run(limit_pages(1_000_000))
+            assert client.save_binlog_paths([save_part(info, landed, landed + 1, landed + 1)])[0].outcome == APPLIED
+            assert [b.range_to for b in next(client.list_binlogs("files")).binlogs] == list(range(1, landed + 2))
+    finally:
+        event.remove(Engine, "connect", remember)
+
+
+def land_until_refused(client: CoordinatorClient, info: Any) -> tuple[int, str]:
+    """Saves range after range until one is refused; the last that was acknowledged, and the reason."""
+    for step in range(1, 100_000):
+        try:
+            client.save_binlog_paths([save_part(info, step, step + 1, step + 1)])
+        except DatacoordError as error:
+            return step, error.reason.value
+    raise AssertionError("the disk never became full")
