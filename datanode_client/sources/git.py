@@ -27,9 +27,6 @@ __all__ = ["GIT_PRIMARY_KEY", "GIT_SCHEMA", "GitChannelReader", "GitHistory", "G
 
 GIT_PRIMARY_KEY = ("path",)
 
-_BATCH_ROWS = 8192
-"""Blocks that are there already are joined up to about so many rows per batch: what follows costs per batch, not per row."""
-
 
 class GitReaderFactory:
     """Makes the readers of one datanode. They share one reading of the history; it is pickled without it.
@@ -41,6 +38,8 @@ class GitReaderFactory:
         limit_poll_seconds: how often that file is read.
         window_bytes: memory for blocks of the history, per datanode.
         block_bytes: about how much of git's output is read at a time.
+        batch_rows: a batch ends with the message that reaches so many rows; blocks that are there already are joined up to it,
+            because what follows costs per batch and not per row. A datanode cuts between batches only.
         patience_seconds: how long the others wait for a channel that does not move, once the window is full.
     """
 
@@ -53,6 +52,7 @@ class GitReaderFactory:
         limit_poll_seconds: float = 0.2,
         window_bytes: int = 64 << 20,
         block_bytes: int = 1 << 20,
+        batch_rows: int = 8192,
         patience_seconds: float = 1.0,
     ) -> None:
         self.repository = os.fspath(repository)
@@ -61,6 +61,7 @@ class GitReaderFactory:
         self.limit_poll_seconds = limit_poll_seconds
         self.window_bytes = window_bytes
         self.block_bytes = block_bytes
+        self.batch_rows = max(batch_rows, 1)
         self.patience_seconds = patience_seconds
         self._shared: SharedHistory | None = None
 
@@ -191,20 +192,18 @@ class GitChannelReader:
         return *self._opened, self._shared
 
     def _take(self, window: BlockWindow, cursor: Cursor, limit: int) -> pa.RecordBatch | None:
-        """Takes what is in memory, up to the limit and about a batch; None = no rows."""
+        """Takes what is in memory, up to the limit and a batch; None = no rows."""
         taken: list[pa.RecordBatch] = []
-        count = 0
         after = cursor.after
-        while after < limit and count < _BATCH_ROWS and (block := window.peek(after)) is not None:
-            to = min(block.to, limit)
-            rows = block.channel_rows(self._context.channel_index, after, to)
+        left = self._factory.batch_rows
+        while after < limit and left > 0 and (block := window.peek(after)) is not None:
+            rows, after = block.channel_rows(self._context.channel_index, after, limit, left)
             if rows.num_rows:
                 taken.append(rows)
-                count += rows.num_rows
-            after = to
+                left -= rows.num_rows
         if after != cursor.after:
             window.advance(cursor, after)
         if not taken:
             return None
         # Always a copy: a view of a few rows would keep the whole block in memory for as long as they are buffered.
-        return pa.concat_batches(taken) if len(taken) > 1 else taken[0].take(pa.array(range(count)))
+        return pa.concat_batches(taken) if len(taken) > 1 else taken[0].take(pa.array(range(taken[0].num_rows)))

@@ -47,12 +47,26 @@ class Block:
         """Memory it takes."""
         return int(self.changes.rows.nbytes) + self.changes.timestamps.nbytes + self.changes.bounds.nbytes
 
-    def channel_rows(self, channel_index: int, after: int, to: int) -> pa.RecordBatch:
-        """A view of one channel's rows with `after` < timestamp <= `to`; it keeps the whole block in memory."""
+    def channel_rows(self, channel_index: int, after: int, to: int, rows_max: int) -> tuple[pa.RecordBatch, int]:
+        """A view of one channel's rows from `after`, exclusive; it keeps the whole block in memory.
+
+        Args:
+            channel_index: which channel.
+            after: a timestamp.
+            to: another one, inclusive; beyond the block's end counts as its end.
+            rows_max: end with the message that reaches so many rows.
+
+        Returns:
+            the rows, and the timestamp up to which these are all the channel has.
+        """
         low, high = self.changes.bounds[channel_index : channel_index + 2]
         timestamps = self.changes.timestamps[low:high]
-        begin, end = np.searchsorted(timestamps, [after, to], side="right")
-        return self.changes.rows.slice(int(low + begin), int(end - begin))
+        to = min(to, self.to)
+        begin, end = (int(row) for row in np.searchsorted(timestamps, [after, to], side="right"))
+        if end - begin > rows_max:
+            to = int(timestamps[begin + rows_max - 1])
+            end = int(np.searchsorted(timestamps, to, side="right"))
+        return self.changes.rows.slice(int(low) + begin, end - begin), to
 
 
 class DiffTreeStream:

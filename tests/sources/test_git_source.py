@@ -187,6 +187,7 @@ HISTORIES = st.lists(st.builds(Commit, CHANGES, st.none() | CHANGES), min_size=1
     channels=st.integers(1, 6),
     block_bytes=st.sampled_from([1, 300, 1 << 20]),
     window_bytes=st.sampled_from([1, 4000]),
+    batch_rows=st.sampled_from([1, 2, 5, 8192]),
     stops=st.lists(st.integers(0, 4), max_size=6),
 )
 def test_any_history_read_with_any_interruptions_equals_git(
@@ -196,11 +197,13 @@ def test_any_history_read_with_any_interruptions_equals_git(
     channels: int,
     block_bytes: int,
     window_bytes: int,
+    batch_rows: int,
     stops: list[int],
 ) -> None:
     """Seeking to a position must lose no row and repeat none, wherever blocks and windows happen to end."""
     repository = make_repository(tmp_path_factory.mktemp("any") / "r", history)
-    factory = factory_of(repository, block_bytes=block_bytes, window_bytes=window_bytes, patience_seconds=0.005)
+    sizes = {"block_bytes": block_bytes, "window_bytes": window_bytes, "batch_rows": batch_rows}
+    factory = factory_of(repository, **sizes, patience_seconds=0.005)
 
     async def read() -> list[Reading]:
         readers = (read_channel(factory, channel(index, channels), stops=stops[index:]) for index in range(channels))
@@ -242,6 +245,18 @@ async def test_all_channels_of_a_datanode_share_one_git_process(long_repository:
     assert rows == len(expected)
     assert blocks is not None
     assert blocks.started_count == 1
+
+
+async def test_a_batch_ends_with_the_message_that_fills_it(long_repository: Path) -> None:
+    """A datanode cuts between batches only: one batch of everything would be one sync, and one that splits a message a loss."""
+    whole = await read_channel(factory_of(long_repository), channel(0, 4))
+
+    reading = await read_channel(factory_of(long_repository, batch_rows=20), channel(0, 4))
+
+    assert reading.table() == whole.table()
+    sizes = [batch.num_rows for batch in reading.batches]
+    assert all(20 <= size < 30 for size in sizes[:-1])
+    assert len(sizes) > 50
 
 
 async def test_a_channel_opened_later_at_an_older_position_gets_everything(long_repository: Path) -> None:

@@ -63,7 +63,7 @@ async def walk(
         if block is None:
             await window.wait(cursor)
             continue
-        rows = block.channel_rows(0, cursor.after, block.to)
+        rows, _ = block.channel_rows(0, cursor.after, block.to, 10**9)
         seen += rows.column(0).to_pylist()
         window.advance(cursor, block.to)
         await asyncio.sleep(pause_seconds * (rng.random() if rng else 1))
