@@ -74,8 +74,10 @@ class CoordinatorProcess:
         deadline = time.monotonic() + _READY_SECONDS_MAX
         while not ready_path.exists():
             if self._process.poll() is not None or time.monotonic() > deadline:
+                said = self._log_path.read_text(errors="replace").strip().splitlines()
                 raise CoordinatorUnreachableError(
-                    f"the coordinator did not get ready; its log is {self._log_path}", log_path=self._log_path
+                    f"the coordinator did not get ready; its log {self._log_path} ends with: {said[-1] if said else '(nothing)'}",
+                    log_path=self._log_path,
                 )
             time.sleep(_POLL_SECONDS)
         ready = json.loads(ready_path.read_text())
