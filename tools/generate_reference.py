@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
-from coordinator.config import ENVIRONMENT_PREFIX, specs
+from coordinator.config import specs
+from coordinator.config_sources import ENVIRONMENT_PREFIX
 from coordinator.web.metrics import Metrics
 from datanode_client import metrics as datanode_metrics
 from datanode_client.config import DataNodeConfig

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from coordinator.config import ENVIRONMENT_PREFIX, LoadedSettings, load, specs
+from coordinator.config import specs
+from coordinator.config_sources import ENVIRONMENT_PREFIX, LoadedSettings, load
 
 ALIASES = {"grpc_port": "--port", "grpc_host": "--host"}
 """Short forms of what people type most."""

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coordinator.config import Settings, load, shown, specs
+from coordinator.config import Settings, shown, specs
+from coordinator.config_sources import load
 from datacoord.errors import ConfigInvalidError
 
 
