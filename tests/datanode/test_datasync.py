@@ -265,6 +265,37 @@ async def test_a_flush_waits_until_what_it_concerns_is_consumed(tmp_path: Path) 
     await service.close()
 
 
+async def test_a_tick_that_reaches_the_flush_target_is_enough(tmp_path: Path) -> None:
+    """The lanes to cut are not the ones the last event touched: it touched none."""
+    world = World(tmp_path)
+    service = await world.start()
+    await world.publish(message(1, ("upsert", "a"), ("upsert", "b", 12)))
+    service.set_flush_timestamp(3)
+    world.source.publish(tick(3))
+    await settle()
+
+    assert world.channel.checkpoint == position(3)
+    await service.close()
+
+
+async def test_a_checkpoint_counts_as_stored_only_when_the_coordinator_said_so(tmp_path: Path) -> None:
+    """A flush that is reset, or an end that is reported, on a call that failed is never made good."""
+    world = World(tmp_path, DataNodeConfig(channel_checkpoint_update_tick_in_seconds=1000.0))
+    service = await world.start()
+    world.coordinator.unavailable = True
+    service.set_flush_timestamp(3)
+    world.source.publish(tick(4), end_of_channel(5))
+    await settle()
+    assert not service.report().finished
+    assert service.write_buffer.flush_timestamp == 3
+    world.coordinator.unavailable = False
+    await world.advance(1.0)
+
+    assert world.channel.checkpoint == position(5)
+    assert [service.report().finished, service.write_buffer.flush_timestamp] == [True, 0]
+    await service.close()
+
+
 async def test_a_flush_of_a_channel_without_rows_is_an_urgent_checkpoint(tmp_path: Path) -> None:
     """Nothing to sync, so no save carries the checkpoint: the updater must not wait for its tick."""
     world = World(tmp_path)

@@ -3,7 +3,6 @@
 import itertools
 
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -115,14 +114,14 @@ def test_keys_of_several_columns_fold_by_all_of_them(ops: list[tuple[int, int, b
     assert folded.column("n").to_pylist() == sorted(last.values())
 
 
-@pytest.mark.parametrize("distinct", [40_000, 50_000])
-def test_codes_of_many_wide_keys_do_not_overflow(distinct: int) -> None:
-    """Five key columns of 40,000 values each are 10^23 combinations: more than 64 bits hold."""
+def test_codes_of_many_wide_keys_do_not_overflow() -> None:
+    """Five key columns of 2^16 values each: in 64 bits the first column is shifted out, and rows of other keys look equal."""
+    distinct = 2**16
     columns = {f"k{number}": pa.array([*range(distinct), 0, 0], pa.int64()) for number in range(5)}
-    columns["k4"] = pa.array([*range(distinct), 0, 1], pa.int64())
-    timestamps = pa.array([*([1] * distinct), 1, 1], pa.int64())
+    columns["k0"] = pa.array([*range(distinct), 0, 1], pa.int64())
+    timestamps = pa.array([1] * (distinct + 2), pa.int64())
     batch = pa.record_batch({"ts": timestamps, **columns})
     folded = fold_last_operations(batch, timestamps, [batch.column(f"k{number}") for number in range(5)])
 
     assert folded.num_rows == distinct + 1
-    assert folded.column("k4").to_pylist() == [*range(1, distinct), 0, 1]
+    assert folded.column("k0").to_pylist() == [*range(1, distinct), 0, 1]
