@@ -1,4 +1,4 @@
-"""A puller as one writes it on the first day: it works on a quiet cluster. Kept as a test of the test: the simulation must refuse it.
+"""A puller as one writes it on the first day: it works on a quiet cluster. A test of the test: the simulation must refuse it.
 
 What it gets wrong: a region that is being looked up again does not count for the resolved timestamp; a region is requested as PD
 describes it, whatever else feeds the same keys already; prewrites are forgotten with the stream; a commit that finds no prewrite
@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import grpc
 
-from datanode_client.puller.events import EntryBatch, LogType, OpType, PullerOutput, RawKVEntry, Resolved
+from datanode_client.puller.events import EntryBatch, OpType, PullerOutput, RawKVEntry, Resolved
 from datanode_client.puller.span import Span, encode_bytes
 from datanode_client.puller.tikv import calls
 from datanode_client.puller.tikv.codec import TICDC_VERSION
@@ -35,11 +35,14 @@ class NaiveFeed:
         self._request_id = 0
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def run(self) -> None:
+    async def prepare(self) -> None:
         cluster_id = await self._pd.cluster_id()
         self._header = cdcpb_pb2.Header(cluster_id=cluster_id, ticdc_version=TICDC_VERSION)
-        for span in SPANS:
-            await self._ask(span.start, span.end, self._start_ts)
+
+    async def run(self) -> None:
+        asked = [await self._ask(span.start, span.end, self._start_ts) for span in SPANS]
+        for address, request in [pair for pairs in asked for pair in pairs]:
+            self._tasks.append(asyncio.create_task(self._feed(address, request)))
         await asyncio.Event().wait()
 
     async def output(self) -> AsyncIterator[PullerOutput]:
@@ -55,8 +58,8 @@ class NaiveFeed:
     def errors(self) -> Counter[str]:
         return Counter()
 
-    async def _ask(self, start: bytes, end: bytes, checkpoint_ts: int) -> None:
-        """Looks up the regions of a range and feeds each of them."""
+    async def _ask(self, start: bytes, end: bytes, checkpoint_ts: int) -> list[tuple[str, cdcpb_pb2.ChangeDataRequest]]:
+        """Looks up the regions of a range: whom to ask for what."""
         while True:
             try:
                 regions = await self._pd.scan_regions(Span(start, end), 100)
@@ -64,6 +67,7 @@ class NaiveFeed:
                 break
             except PDUnavailableError:
                 await asyncio.sleep(0.005)
+        asked = []
         for region in regions:
             self._request_id += 1
             request = cdcpb_pb2.ChangeDataRequest(
@@ -75,12 +79,11 @@ class NaiveFeed:
                 end_key=min(end, region.span.end or end),
                 request_id=self._request_id,
             )
-            self._resolved[region.ver_id.id] = checkpoint_ts
-            address = addresses[region.leader_store_id]
-            self._tasks.append(asyncio.create_task(self._feed(address, request)))
+            self._resolved[request.request_id] = checkpoint_ts
+            asked.append((addresses[region.leader_store_id], request))
+        return asked
 
     async def _feed(self, address: str, request: cdcpb_pb2.ChangeDataRequest) -> None:
-        region_id = request.region_id
         channel = calls.open_channel(address)
         call = calls.EVENT_FEED.stream(channel)()
         prewrites: dict[tuple[int, bytes], cdcpb_pb2.Event.Row] = {}
@@ -92,14 +95,15 @@ class NaiveFeed:
                 for event in message.events:
                     self._emit(event.entries.entries, prewrites, request)
                 if message.HasField("resolved_ts"):
-                    self._advance(region_id, message.resolved_ts.ts)
+                    self._advance(request.request_id, message.resolved_ts.ts)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             pass
         finally:
             await channel.close()
-        checkpoint_ts = self._resolved.pop(region_id, request.checkpoint_ts)
+        checkpoint_ts = self._resolved.pop(request.request_id)
         await asyncio.sleep(0.002)
-        await self._ask(request.start_key, request.end_key, checkpoint_ts)
+        for next_address, again in await self._ask(request.start_key, request.end_key, checkpoint_ts):
+            self._tasks.append(asyncio.create_task(self._feed(next_address, again)))
 
     def _emit(
         self,
@@ -110,11 +114,11 @@ class NaiveFeed:
         entries = []
         for row in rows:
             values = row
-            if row.type == LogType.PREWRITE:
+            if row.type == cdcpb_pb2.Event.PREWRITE and (row.value or (row.start_ts, row.key) not in prewrites):
                 prewrites[row.start_ts, row.key] = row
-            if row.type == LogType.COMMIT:
+            if row.type == cdcpb_pb2.Event.COMMIT:
                 values = prewrites.pop((row.start_ts, row.key), row)
-            if row.type == LogType.COMMITTED or (row.type == LogType.COMMIT and values is not row):
+            if row.type == cdcpb_pb2.Event.COMMITTED or (row.type == cdcpb_pb2.Event.COMMIT and values is not row):
                 entries.append(
                     RawKVEntry(
                         OpType(row.op_type), row.key, values.value, values.old_value, row.start_ts, row.commit_ts
@@ -124,8 +128,8 @@ class NaiveFeed:
         if inside:
             self._outputs.put_nowait(EntryBatch(inside))
 
-    def _advance(self, region_id: int, ts: int) -> None:
-        self._resolved[region_id] = ts
+    def _advance(self, request_id: int, ts: int) -> None:
+        self._resolved[request_id] = ts
         lowest = min(self._resolved.values())
         if lowest > self._announced:
             self._announced = lowest

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
-from datanode_client.puller.events import EntryBatch, Message, PullerOutput, RawKVEntry, Resolved
+from datanode_client.puller.events import EntryBatch, Message, OpType, PullerOutput, RawKVEntry, Resolved
 from datanode_client.puller.puller import Puller, sorted_output
 from datanode_client.puller.sorter import Sorter
 from datanode_client.puller.span import Span, encode_bytes
@@ -20,14 +20,13 @@ from datanode_client.puller.tikv.settings import TiKVSettings
 
 from .tikv_server.adversity import Adversity
 from .tikv_server.cluster import TiKVCluster
-from .tikv_server.mvcc import Change
+from .tikv_server.mvcc import DELETE, PUT, Change
 from .tikv_server.server import TiKVServer
 from .tikv_server.workload import Workload
 
 KEYS = [bytes([letter]) + tail for letter in b"bcdefgh" for tail in (b"", b"-a-long-key")]
 SPANS = (Span(encode_bytes(b"c"), encode_bytes(b"e")), Span(encode_bytes(b"f"), encode_bytes(b"gzz")))
-STEPS = 250
-SETTLE_SECONDS_MAX = 30.0
+STEPS = 400
 
 
 class SteppedClock:
@@ -62,6 +61,10 @@ class SteppedClock:
 class Feed(Protocol):
     """What is tested: ours, or a naive one."""
 
+    async def prepare(self) -> None:
+        """Connects, while nothing goes wrong yet."""
+        ...
+
     async def run(self) -> None:
         """Feeds until it is cancelled."""
         ...
@@ -92,6 +95,9 @@ class OurFeed:
         self.client = TiKVClient(settings, clock=clock, rng=rng)
         self.puller = Puller(SPANS, start_ts, self.client)
 
+    async def prepare(self) -> None:
+        await self.client.pd.cluster_id()
+
     async def run(self) -> None:
         await self.puller.run()
 
@@ -115,17 +121,31 @@ class SocketRun:
         server: its sockets; its cluster is replaced.
         seed: of all decisions.
         make_feed: what is tested.
+        deaths: the share of the cluster's clients that die and leave locks behind.
+        faults: the share of steps in which something goes wrong.
+        settle_seconds_max: real time to reach the present once nothing goes wrong any more.
     """
 
-    def __init__(self, server: TiKVServer, seed: int, make_feed: FeedFactory = OurFeed) -> None:
+    def __init__(
+        self,
+        server: TiKVServer,
+        seed: int,
+        make_feed: FeedFactory = OurFeed,
+        *,
+        deaths: float = 0.05,
+        faults: float = 0.04,
+        settle_seconds_max: float = 30.0,
+    ) -> None:
+        self._faults = faults
+        self._settle_seconds_max = settle_seconds_max
         self._rng = random.Random(seed)
         self.clock = SteppedClock()
         self.cluster = server.cluster = TiKVCluster(self._rng, self.clock.now_ms)
-        self.workload = Workload(self.cluster, self._rng, KEYS)
+        self.workload = Workload(self.cluster, self._rng, KEYS, deaths=deaths)
         self.adversity = Adversity(self.cluster, self._rng, KEYS)
         self.cluster.old_stores = {store for store in self.cluster.feeds if self._rng.random() < 0.2}
         for feed in self.cluster.feeds.values():
-            feed.holds_back = self._rng.random() < 0.5
+            feed.holds_back = self._rng.random() < 0.5 and faults > 0
         for _ in range(self._rng.randint(0, 100)):
             self.workload.step()
         self.start_ts = self.cluster.tso()
@@ -142,18 +162,20 @@ class SocketRun:
         Raises:
             AssertionError: something does not hold.
         """
+        await self.feed.prepare()
         running = asyncio.create_task(self.feed.run())
         consuming = asyncio.create_task(self._consume())
         try:
-            if self._rng.random() < 0.7:
+            if self._rng.random() < 0.7 or not self._faults:
                 await self._begin_quietly(consuming)
-            self.adversity.begin()
+            if self._faults:
+                self.adversity.begin()
             for _ in range(STEPS):
                 await self._step(consuming)
             self.adversity.end()
             self.workload.finish()
             target = self.cluster.tso()
-            async with asyncio.timeout(SETTLE_SECONDS_MAX):
+            async with asyncio.timeout(self._settle_seconds_max):
                 while self.resolved[-1] < target:
                     await self._settle(consuming)
         except TimeoutError as error:
@@ -171,7 +193,7 @@ class SocketRun:
 
     async def _step(self, consuming: asyncio.Task[None]) -> None:
         rng, luck = self._rng, self._rng.random()
-        if luck < 0.04:
+        if luck < self._faults:
             self.adversity.strike()
         elif luck < 0.5:
             self.workload.step()
@@ -190,9 +212,12 @@ class SocketRun:
 
     async def _begin_quietly(self, consuming: asyncio.Task[None]) -> None:
         """Lets the feed reach the present once, so that there is something to disturb."""
-        async with asyncio.timeout(SETTLE_SECONDS_MAX):
+        if not self._faults:
+            self.workload.finish()
+        async with asyncio.timeout(self._settle_seconds_max):
             while self.resolved[-1] == self.start_ts:
-                self.workload.step()
+                if self._faults:  # the scan of a region and its live rows meet
+                    self.workload.step()
                 for feed in self.cluster.feeds.values():
                     for connection in feed.connections:
                         connection.release(10)
@@ -203,7 +228,7 @@ class SocketRun:
             self.cluster.step_scans(100)
         self.cluster.report_resolved()
         self.cluster.topology.tell_pd()
-        self.clock.advance(0.2)
+        self.clock.advance(0.5)
         await asyncio.sleep(0.001)
         self._raise_failure(consuming)
 
@@ -246,5 +271,8 @@ class SocketRun:
             assert len(asked) == len(set(asked)), "a request id was used twice for one region"
 
 
+_OP_TYPES = {OpType.PUT: PUT, OpType.DELETE: DELETE}
+
+
 def _change(entry: RawKVEntry) -> Change:
-    return Change(entry.commit_ts, entry.start_ts, entry.key, int(entry.op_type), entry.value, entry.old_value)
+    return Change(entry.commit_ts, entry.start_ts, entry.key, _OP_TYPES[entry.op_type], entry.value, entry.old_value)
