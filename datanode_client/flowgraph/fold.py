@@ -26,17 +26,18 @@ def fold_last_operations(rows: pa.RecordBatch, timestamps: pa.Array, keys: Seque
     count = rows.num_rows
     if count < 2:
         return rows
-    codes, bound = _dense_codes(timestamps)
-    if bound == count:
-        return rows
-    for key in keys:
-        key_codes, key_bound = _dense_codes(key)
-        if key_bound == count:
-            return rows
-        if bound * key_bound > _CODES_MAX:
-            codes, bound = _dense_codes(codes)
-        codes = pc.add(pc.multiply(codes, key_bound), key_codes)
-        bound *= key_bound
+    encoded = []
+    for values in (*keys, timestamps):
+        encoded.append(_encode(values))
+        if len(encoded[-1].dictionary) == count:
+            return rows  # one column alone tells every two rows apart
+    codes, bound = _codes(encoded[0])
+    for column in encoded[1:]:
+        column_codes, column_bound = _codes(column)
+        if bound * column_bound > _CODES_MAX:
+            codes, bound = _codes(codes.dictionary_encode())
+        codes = pc.add(pc.multiply(codes, column_bound), column_codes)
+        bound *= column_bound
     if pc.count_distinct(codes).as_py() == count:
         return rows
     numbered = pa.Table.from_arrays([codes, pa.array(range(count), pa.int64())], names=["code", "row"])
@@ -44,13 +45,12 @@ def fold_last_operations(rows: pa.RecordBatch, timestamps: pa.Array, keys: Seque
     return rows.take(last.take(pc.sort_indices(last)))
 
 
-def _dense_codes(values: pa.Array) -> tuple[pa.Array, int]:
-    """Numbers the distinct values of an array from 0.
-
-    Returns:
-        int64 codes, one per value; how many there are.
-    """
+def _encode(values: pa.Array) -> pa.DictionaryArray:
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()  # a dictionary that came from outside may name one value twice
-    encoded = values.dictionary_encode()
+    return values.dictionary_encode()
+
+
+def _codes(encoded: pa.DictionaryArray) -> tuple[pa.Array, int]:
+    """The distinct values of a column numbered from 0: int64 codes, one per row, and how many values there are."""
     return encoded.indices.cast(pa.int64()), len(encoded.dictionary)
