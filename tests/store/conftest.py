@@ -3,11 +3,19 @@
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import structlog
 
 from coordinator.core.model import ChannelMode
 
 from .databases import Databases, kinds
 from .support import Clock, ScriptedFaults, World
+
+
+@pytest.fixture(autouse=True)
+def logs() -> Iterator[list[structlog.typing.EventDict]]:
+    """What was logged; hundreds of errors on purpose are not written out."""
+    with structlog.testing.capture_logs() as captured:
+        yield captured
 
 
 @pytest.fixture(scope="session", params=kinds())

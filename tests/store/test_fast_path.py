@@ -1,0 +1,180 @@
+"""The guarded statement of UpdateChannelCheckpoint answers and stores what core decides: proven by running both."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator.store import CheckpointMove, WriteAnswer, checkpoints
+
+from .databases import Databases
+from .support import CALLER, Clock, ScriptedFaults, World, dump, lane, position, reasons, save
+
+CHANNELS = 3
+FLUSH = 6
+Entry = tuple[int, int, int]
+"""Channel (CHANNELS = unknown), how far from its epoch, how far beyond the largest timestamp sent for it."""
+
+CORNERS: dict[str, list[list[list[Entry]]]] = {
+    "plain": [[[(0, 0, 1), (1, 0, 1)]]],
+    "an older epoch": [[[(0, -1, 1)]]],
+    "a newer epoch": [[[(0, 1, 1)]]],
+    "a tombstone": [[[(2, 0, 1)]]],
+    "an unknown channel": [[[(0, 0, 1), (CHANNELS, 0, 1)]]],
+    "equal": [[[(0, 0, 1)]], [[(0, 0, 0)]]],
+    "smaller": [[[(0, 0, 2)]], [[(0, 0, -1)]]],
+    "equal, then greater": [[[(0, 0, 1)]], [[(0, 0, 0), (0, 0, 1)]]],
+    "greater, then smaller": [[[(0, 0, 3), (0, 0, -1)]]],
+    "one after the other": [[[(0, 0, 1), (0, 0, 1)], [(0, 0, 1)]]],
+    "two epochs of one channel": [[[(0, 0, 1), (0, -1, 1)], [(0, 0, 1)]]],
+    "just before the flush target": [[[(1, 0, FLUSH - 1)]]],
+    "the flush target": [[[(1, 0, FLUSH)]]],
+    "beyond the flush target": [[[(1, 0, FLUSH + 1)]], [[(1, 0, 1)]]],
+    "the flush target on the way": [[[(1, 0, FLUSH - 1), (1, 0, 3)]]],
+}
+"""Every condition of the statement at its edge: groups of calls of entries."""
+
+
+class Pair:
+    """Two worlds with the same history: one may use the fast path, the other never does."""
+
+    def __init__(self, fast: World, slow: World) -> None:
+        self.worlds = (fast, slow)
+        self.epochs: dict[str, int] = {}
+        self._collections = 0
+        self._largest: dict[tuple[str, str], int] = {}
+
+    @classmethod
+    async def open(cls, databases: Databases) -> "Pair":
+        """Opens both."""
+        fast, slow = [await World(databases.migrated(), Clock(), ScriptedFaults()).open() for _ in range(2)]
+        return cls(fast, slow)
+
+    async def begin(self) -> None:
+        """A new collection in both. Channel 1 waits for a flush; channel 2 is dropped."""
+        self._collections += 1
+        for world in self.worlds:
+            await world.create(f"t{self._collections}", channels=CHANNELS)
+            await world.start_datanode(self._collections)
+            epochs = {channel: await world.epoch(channel) for channel in world.channels}
+            for channel in world.channels:
+                # Also lets both know the channels: one that is not known never takes the fast path.
+                await world.save(channel, lane(world.default, 0, 1), epoch=epochs[channel])
+            await world.save(world.channels[0], epoch=epochs[world.channels[0]], checkpoint=FLUSH)
+            self._largest[world.url, world.channels[0]] = FLUSH
+            await world.store.flush(world.collection.name, FLUSH, caller=CALLER)
+            dropped = world.channels[2]
+            await world.store.drop_virtual_channel(save(dropped, epochs[dropped]), caller=CALLER)
+            # The tombstone's own epoch: nobody was told, but a guess must not pass either.
+            self.epochs = {**epochs, dropped: await world.epoch(dropped)}
+
+    async def compare(self, groups: list[list[list[Entry]]], monkeypatch: pytest.MonkeyPatch) -> None:
+        """Sends the same to both."""
+        await self.begin()
+        for calls in groups:
+            fast, slow = await self.send(calls, monkeypatch)
+            assert fast == slow
+        stored, expected = self.dumps(["binlogs", "events"])
+        assert stored == expected
+
+    async def send(self, calls: Sequence[Sequence[Entry]], monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+        """Sends the calls of a group at once to both; what each answered."""
+        answers = []
+        for world, use_core in zip(self.worlds, (False, True), strict=True):
+            with monkeypatch.context() as patch:
+                if use_core:
+                    patch.setattr(checkpoints, "try_fast", lambda _transaction, _calls: None)
+                moves = [[self._move(world, entry) for entry in call] for call in calls]
+                sent = (world.store.update_channel_checkpoints(call, caller=CALLER) for call in moves)
+                answers.append([described(call) for call in await asyncio.gather(*sent)])
+        return answers[0], answers[1]
+
+    def _move(self, world: World, entry: Entry) -> CheckpointMove:
+        index, off, beyond = entry
+        name = world.channels[index] if index < CHANNELS else "nobody"
+        largest = self._largest.get((world.url, name), 0)
+        timestamp = max(0, largest + beyond)
+        self._largest[world.url, name] = max(largest, timestamp)
+        return CheckpointMove(name, self.epochs.get(name, 1) + off, position(timestamp))
+
+    def dumps(self, leave_out: Sequence[str]) -> list[dict[str, list[tuple[Any, ...]]]]:
+        """What is stored, on both sides."""
+        return [dump(world.url, leave_out=leave_out) for world in self.worlds]
+
+    async def close(self) -> None:
+        """Closes both."""
+        for world in self.worlds:
+            await world.store.close()
+
+
+def described(answers: list[WriteAnswer]) -> list[tuple[str, Any]]:
+    """Answers without what the fast path need not say: the facts of an entry that was applied."""
+    named = reasons(answers)
+    return [(name, None if name == "APPLIED" else answer.facts) for name, answer in zip(named, answers, strict=True)]
+
+
+ENTRIES = st.tuples(
+    st.sampled_from([0] * 6 + [1] * 6 + [2, CHANNELS]),
+    st.sampled_from([0] * 12 + [-1, 1]),
+    st.sampled_from([1] * 6 + [2] * 3 + [3, 0, -1]),
+)
+GROUPS = st.lists(st.lists(st.lists(ENTRIES, min_size=1, max_size=4), min_size=1, max_size=3), max_size=6)
+
+
+def test_the_fast_path_and_core_answer_and_store_the_same(
+    databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A guard in SQL that differs from the rules in one corner moves a checkpoint that must stay, or seals nothing at a flush."""
+    with asyncio.Runner() as runner:
+        pair = runner.run(Pair.open(databases))
+
+        @settings(max_examples=25, deadline=None)
+        @given(groups=GROUPS)
+        def compare(groups: list[list[list[Entry]]]) -> None:
+            runner.run(pair.compare(groups, monkeypatch))
+
+        for groups in CORNERS.values():
+            runner.run(pair.compare(groups, monkeypatch))
+        compare()
+        assert pair.worlds[0].store.statistics.fast_items > 0
+        assert pair.worlds[1].store.statistics.fast_items == 0
+        # The history too, whole.
+        stored, expected = pair.dumps(["binlogs"])
+        assert stored == expected
+        runner.run(pair.close())
+
+
+async def test_the_fast_path_is_taken_where_everything_is_plain(world: World) -> None:
+    """Otherwise the test above compares core with core."""
+    await world.start_datanode()
+    epochs = [await world.epoch(channel) for channel in world.channels]
+    for timestamp in (5, 6):
+        moves = [CheckpointMove(c, e, position(timestamp)) for c, e in zip(world.channels, epochs, strict=True)]
+        await world.store.update_channel_checkpoints(moves, caller=CALLER)
+    assert world.store.statistics.fast_items == 4
+
+    refused = CheckpointMove(world.channels[0], epochs[0] + 1, position(9))
+    await world.store.update_channel_checkpoints([refused], caller=CALLER)
+    assert world.store.statistics.fast_items == 4
+
+
+async def test_a_refused_entry_sends_the_group_to_core_and_leaves_nothing_of_the_attempt(world: World) -> None:
+    """The bulk statement has moved the neighbours already when it turns out that one does not count."""
+    await world.start_datanode()
+    first, second = world.channels
+    epoch = await world.epoch(first)
+    await world.move(first, 5)
+    await world.move(second, 20)
+    moves = [
+        CheckpointMove(first, epoch, position(9)),
+        CheckpointMove(second, await world.epoch(second), position(10)),
+    ]
+
+    answers = await world.store.update_channel_checkpoints(moves, caller=CALLER)
+
+    assert reasons(answers) == ["APPLIED", "ALREADY_APPLIED"]
+    assert (await world.info(first)).checkpoint == position(9)
+    assert (await world.info(second)).checkpoint == position(20)
