@@ -6,12 +6,11 @@ How the process calls the coordinator is in `datanode_client.client_config`.
 import os
 from dataclasses import dataclass, fields
 
-import pyarrow as pa
-
 from datacoord.errors import ConfigInvalidError
 from datacoord.limits import CHECKPOINTS_MAX
 
 _MIB = 1024 * 1024
+_PARQUET_CODECS = ("zstd", "snappy", "lz4", "gzip", "brotli", "none")
 _MAY_BE_ZERO = frozenset({"sync_period_jitter_ratio"})
 
 
@@ -85,8 +84,7 @@ class DataNodeConfig:
             self._require(
                 getattr(self, f"{name}_delay_seconds_max") >= least, f"{name}_delay_seconds_max", f"at least {least}"
             )
-        known = self.binlog_compression == "none" or pa.Codec.is_available(self.binlog_compression)
-        self._require(known, "binlog_compression", "zstd, snappy, lz4, gzip, brotli or none")
+        self._require(self.binlog_compression in _PARQUET_CODECS, "binlog_compression", f"one of {_PARQUET_CODECS}")
 
     def _require(self, ok: bool, setting: str, rule: str) -> None:
         if not ok:
