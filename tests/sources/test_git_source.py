@@ -16,7 +16,7 @@ from pyspark import cloudpickle
 from datacoord.errors import SourceUnavailableError
 from datacoord.positions import START
 from datanode_client.sources.base import ChannelContext, EndOfChannel, MessageBatch, Tick
-from datanode_client.sources.git import GIT_PRIMARY_KEY, GIT_SCHEMA, GitHistory, GitReaderFactory
+from datanode_client.sources.git import GIT_PRIMARY_KEY, GIT_SCHEMA, GitChannelReader, GitHistory, GitReaderFactory
 
 from .git_repositories import (
     EXECUTABLE,
@@ -76,6 +76,14 @@ def factory_of(repository: Path, **settings_: object) -> GitReaderFactory:
 async def read_all(factory: GitReaderFactory, channels: int) -> list[Reading]:
     """Reads all channels at once."""
     return await asyncio.gather(*(read_channel(factory, channel(index, channels)) for index in range(channels)))
+
+
+async def drain(reader: GitChannelReader) -> int:
+    """Reads to the end; how many rows."""
+    count = 0
+    while not isinstance(event := await reader.next(), EndOfChannel):
+        count += event.rows.num_rows if isinstance(event, MessageBatch) else 0
+    return count
 
 
 def assert_equals_git(readings: list[Reading], repository: Path) -> None:
@@ -229,15 +237,8 @@ async def test_all_channels_of_a_datanode_share_one_git_process(long_repository:
     for reader in channels:
         await reader.open(START)
     blocks = factory.shared(128).blocks
-    rows = 0
 
-    async def drain(index: int) -> int:
-        count = 0
-        while not isinstance(event := await channels[index].next(), EndOfChannel):
-            count += event.rows.num_rows if isinstance(event, MessageBatch) else 0
-        return count
-
-    rows = sum(await asyncio.gather(*map(drain, range(128))))
+    rows = sum(await asyncio.gather(*map(drain, channels)))
     for reader in channels:
         await reader.close()
 
@@ -406,6 +407,38 @@ async def test_git_killed_while_it_is_read_is_a_passing_fault(long_repository: P
 
     reading.batches += rest.batches
     assert reading.table() == expected
+
+
+async def test_one_channel_recovers_from_a_killed_git_while_others_stay_open(long_repository: Path) -> None:
+    """The readers share the process: one that opens again must not be given the dead one."""
+    factory = factory_of(long_repository, block_bytes=1024)
+    neighbour, reader = factory(channel(0, 2)), factory(channel(1, 2))
+    await neighbour.open(START)
+    await reader.open(START)
+    await reader.next()
+    blocks = factory.shared(2).blocks
+    assert blocks is not None
+    for pid in blocks.pids:
+        os.kill(pid, signal.SIGKILL)
+    with pytest.raises(SourceUnavailableError):
+        await drain(reader)
+
+    await reader.close()
+    await reader.open(START)
+
+    assert await drain(reader) == sum(
+        batch.num_rows for batch in (await read_channel(factory_of(long_repository), channel(1, 2))).batches
+    )
+    await reader.close()
+    await neighbour.close()
+
+
+async def test_a_batch_keeps_no_more_in_memory_than_its_rows(long_repository: Path) -> None:
+    """Rows wait in buffers for minutes: views of blocks would keep whole blocks, for every channel."""
+    reading = await read_channel(factory_of(long_repository), channel(5, 128))
+
+    for batch in reading.batches:
+        assert batch.get_total_buffer_size() < 2 * batch.nbytes + 2000
 
 
 async def test_a_factory_travels_by_cloudpickle_also_after_it_was_used(long_repository: Path) -> None:

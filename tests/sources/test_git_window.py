@@ -164,6 +164,31 @@ async def test_any_mixture_of_slow_fast_late_and_vanishing_channels_gets_everyth
     assert seen == [everything(start, end) for start in starts]
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_room_is_made_as_soon_as_the_last_one_has_passed(leaves: bool) -> None:
+    """Whoever waits for room must be told when the slow one moves or leaves, not when its patience is over."""
+    blocks = Numbers(1, 100)
+    window = BlockWindow(blocks, capacity_bytes=4 * COMMIT_BYTES, patience_seconds=60)
+    slow = await window.attach(0)
+    ahead = asyncio.create_task(walk(window, 0, 100))
+    await window.wait(slow)
+    while len(window.blocks) < 4:  # noqa: ASYNC110 — there is no event for "full"
+        await asyncio.sleep(0)
+
+    for number in range(1, 101):
+        if leaves:
+            await window.detach(slow)
+            break
+        while (block := window.peek(slow.after)) is None:  # noqa: ASYNC110 — `wait` would stir the worker itself
+            await asyncio.sleep(0)
+        window.advance(slow, block.to)
+        assert slow.after == number
+
+    assert await asyncio.wait_for(ahead, 20) == everything(0, 100)
+    assert len(blocks.reads) == 100
+    await window.detach(slow)
+
+
 async def test_the_channel_furthest_behind_is_served_first() -> None:
     """Those ahead always want more: served first, they would leave the late ones behind for good."""
     blocks = Numbers(10, 1000)
