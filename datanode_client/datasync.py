@@ -207,16 +207,13 @@ class DataSyncService:
             SourceLostError, SourceInvalidError: the source or its reader fails in a way that waiting does not cure.
             Exception: the graph failed.
         """
-        is_open = False
+        reader: ChannelReader | None = None
         try:
             while not (self._graph.has_ended or self._graph.is_dropped):
                 await self._resources.write_buffers.wait_for_room()
                 try:
-                    if not is_open:
-                        await self._open_reader()
-                        is_open = True
-                    assert self._reader is not None  # noqa: S101  # for the type checker
-                    event = await self._reader.next()
+                    reader = reader or await self._open_reader()
+                    event = await reader.next()
                 except (SourceLostError, SourceInvalidError):
                     raise
                 except Exception as fault:  # noqa: BLE001  # the contract of ChannelReader: anything else passes
@@ -228,10 +225,12 @@ class DataSyncService:
         finally:
             await self._close_reader()
 
-    async def _open_reader(self) -> None:
-        self._reader = self._reader_factory(self._context)
-        await self._reader.open(self._write_buffer.consumed)
+    async def _open_reader(self) -> ChannelReader:
+        # Kept before it is open: one that fails to open is closed too.
+        reader = self._reader = self._reader_factory(self._context)
+        await reader.open(self._write_buffer.consumed)
         self._graph.reader_opened()
+        return reader
 
     async def _close_reader(self) -> None:
         reader, self._reader = self._reader, None

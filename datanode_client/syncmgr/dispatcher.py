@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 
 from datacoord.errors import InternalError, from_status
+from datacoord.limits import SAVE_CHANNEL_LANES_MAX
 from datacoord.positions import Position
 from datacoord.v1 import common_pb2, data_coord_pb2
 from datanode_client import metrics as names
@@ -148,25 +149,27 @@ class ChannelDispatcher:
         """Sends what is ready, unless a save is outstanding."""
         if self._outstanding or self._abandoned:
             return
-        if self._dropping:
-            lanes = self._lanes.values()
-            if not any(lane.waiting or lane.writing for lane in lanes):
-                self._start_call(self._drop)
+        ready = [lane for lane in self._lanes.values() if lane.ready is not None]
+        if self._dropping and len(ready) <= SAVE_CHANNEL_LANES_MAX:
+            if not any(lane.waiting or lane.writing for lane in self._lanes.values()):
+                self._start_call(self._drop, ready)
                 return
-            if not any(lane.waiting and lane.ready for lane in lanes):
+            if not any(lane.waiting for lane in ready):
                 return  # the last save carries what is being written now
-        if any(lane.ready for lane in self._lanes.values()):
-            self._start_call(self._save)
+        if ready:
+            self._start_call(self._save, ready[:SAVE_CHANNEL_LANES_MAX])
 
     def _start_call(
-        self, call: Callable[[data_coord_pb2.ChannelBinlogs, list[SyncTask]], Coroutine[None, None, None]]
+        self,
+        call: Callable[[data_coord_pb2.ChannelBinlogs, list[SyncTask]], Coroutine[None, None, None]],
+        lanes: list[_LaneQueue],
     ) -> None:
         tasks = []
-        for lane in self._lanes.values():
+        for lane in lanes:
             if lane.ready is not None:
-                lane.sent, lane.ready = lane.ready, None
-                tasks.append(lane.sent)
-                self._write_next(lane)
+                tasks.append(lane.ready)
+            lane.sent, lane.ready = lane.ready, None
+            self._write_next(lane)
         self._outstanding = True
         self._start(call(self._build_part(tasks), tasks))
 

@@ -275,6 +275,25 @@ async def test_dropping_a_channel_with_a_backlog_saves_what_does_not_fit_into_th
     assert rig.dropped == 1
 
 
+async def test_a_call_carries_no_more_lanes_than_the_contract_allows(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """4,096 partitions and the lane ALL are one lane too many: refused as a whole, such a part would be repeated for ever."""
+    monkeypatch.setattr("datanode_client.syncmgr.dispatcher.SAVE_CHANNEL_LANES_MAX", 2)
+    await rig.sync(3, 9)
+    await rig.threads.finish()
+    await rig.sync(4, 1, 2, 3, 4, 5)
+    while rig.threads.waiting:
+        await rig.threads.finish()
+    await rig.coordinator.answer()
+    rig.dispatcher.drop_channel()
+    kinds = []
+    while rig.coordinator.saves:
+        kinds.append(rig.coordinator.saves[0][0])
+        await rig.coordinator.answer()
+
+    assert [[lane for lane, _, _ in ranges(part)] for part in rig.coordinator.sent] == [[9], [1, 2], [3, 4], [5]]
+    assert (kinds, rig.dropped) == (["save", "save", "drop"], 1)
+
+
 async def test_an_empty_channel_is_dropped_at_once(rig: Rig) -> None:
     """There may be nothing to save."""
     rig.dispatcher.drop_channel()
