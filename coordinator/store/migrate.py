@@ -52,9 +52,9 @@ def locked(url: str) -> Iterator[Connection]:
         StoreUnavailableError: the database does not answer, or another process has held the lock for minutes.
     """
     kind = database_kind(url)
-    kind.make_place()
     engine = kind.migrator(_LOCK_TIMEOUT_MS)
     try:
+        kind.make_place()
         with engine.connect() as connection:
             kind.lock_for_migration(connection)
             yield connection
