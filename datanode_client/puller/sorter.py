@@ -5,7 +5,7 @@ Until then changes wait here: in memory up to a limit, beyond it in sorted runs 
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -106,7 +106,7 @@ class Sorter:
             if self._memory_bytes > self._memory_limit_bytes:
                 self._spill()
 
-    def drain(self, resolved_ts: int) -> Iterator[Message]:
+    def drain(self, resolved_ts: int) -> Generator[Message, None, None]:
         """Hands out all messages with commit_ts <= resolved_ts, in commit order.
 
         Reading may end anywhere: a message that was handed out is gone, the next drain goes on behind it.

@@ -75,7 +75,7 @@ def test_the_sorter_hands_out_what_a_slow_one_does(
             if stop_early:
                 drain = sorter.drain(resolved_ts)
                 got = list(islice(drain, 1))
-                drain.close()  # type: ignore[attr-defined]
+                drain.close()
             got += list(sorter.drain(resolved_ts))
 
             assert got == expected

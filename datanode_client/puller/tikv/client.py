@@ -78,6 +78,7 @@ class TiKVClient:
         self._tasks: set[asyncio.Task[None]] = set()
         self._started = False
         self._closed = False
+        self._failed = False
 
     async def event_feed(self, span: Span, start_ts: int, sink: EventSink) -> None:
         """Feeds a span until it is cancelled; see `KVClient`.
@@ -96,6 +97,11 @@ class TiKVClient:
                 await sink(await outbox.get())
         finally:
             self._end_subscription(subscription_id)
+
+    @property
+    def is_usable(self) -> bool:
+        """False once it is closed, or a bug has ended part of it: make a new one."""
+        return not self._closed and not self._failed
 
     def stats(self) -> dict[int, SessionStats]:
         """A look at every subscription."""
@@ -120,8 +126,8 @@ class TiKVClient:
         return int(self._clock.monotonic() * 1000)
 
     async def _start(self) -> None:
-        if self._closed:
-            raise SourceUnavailableError("the client of the TiKV cluster is closed; make a new one")
+        if not self.is_usable:
+            raise SourceUnavailableError("the client of the TiKV cluster is closed or has failed; make a new one")
         if not self._cluster_id:
             self._cluster_id = await self.pd.cluster_id()
         if not self._started:
@@ -297,6 +303,7 @@ class TiKVClient:
         """A task that ends with an error is a bug; feeds must not stand still because of it without a word."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed = True
             _log.error("tikv_client_failed", exc_info=error)
             self._fail_all(InternalError(f"the client of the TiKV cluster failed: {type(error).__name__}: {error}"))
 

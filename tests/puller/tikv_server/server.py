@@ -59,13 +59,3 @@ class TiKVServer:
     async def stop_store(self, store_id: int) -> None:
         """Closes the socket of a store, in the middle of whatever it does."""
         await self._servers.pop(store_id).stop(None)
-
-
-async def live(cluster: TiKVCluster, interval_seconds: float = 0.01) -> None:
-    """Lets a cluster do by itself what real ones do: scans go on, resolved timestamps are reported."""
-    while True:
-        for _ in range(50):
-            if not cluster.step_scans(100):
-                break
-        cluster.report_resolved()
-        await asyncio.sleep(interval_seconds)
