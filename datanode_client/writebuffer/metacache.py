@@ -56,8 +56,6 @@ class MetaCache:
             segment.segment_id: Segment(segment.segment_id, segment.partition_id, segment.state, segment.timestamp_to)
             for segment in info.growing_segments
         }
-        # Beyond the horizon nothing an earlier owner registered can come again, so nothing needs filtering.
-        self.horizon = max((lane.timestamp for lane in info.lanes), default=0)
 
     def lane(self, partition_id: int) -> Lane:
         """A lane; one that was never written has progress 0."""

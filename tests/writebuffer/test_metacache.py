@@ -13,8 +13,6 @@ def test_a_lane_starts_where_its_progress_is() -> None:
     cache = MetaCache(recovery_info(5, {1: 40, 2: 7}))
 
     assert [(cache.lane(one).floor, cache.lane(one).end) for one in (1, 2, 3)] == [(40, 40), (7, 7), (0, 0)]
-    assert cache.horizon == 40
-    assert MetaCache(recovery_info(5)).horizon == 0
 
 
 def test_dropped_partitions_are_known_from_the_start() -> None:
