@@ -1,6 +1,7 @@
 """Fixtures of the store: databases of each kind, and a store with a collection in it."""
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -46,3 +47,12 @@ async def claimed_world(empty_world: World) -> World:
     """A store with a CLAIMED collection of two channels."""
     await empty_world.create(mode=ChannelMode.CLAIMED)
     return empty_world
+
+
+@pytest.fixture
+async def sqlite_world(tmp_path: Path) -> AsyncIterator[World]:
+    """The same on SQLite only, for what is a matter of its files; why stands in the docstring of each test."""
+    world = await World(Databases("sqlite", tmp_path).migrated(), Clock(), ScriptedFaults()).open()
+    await world.create()
+    yield world
+    await world.store.close()

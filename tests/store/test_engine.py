@@ -1,0 +1,171 @@
+"""Durability settings, locks of other processes, and what each error of a database means."""
+
+import asyncio
+import sqlite3
+
+import psycopg
+import pytest
+from sqlalchemy import exc, text
+
+from coordinator.core.model import Outcome
+from coordinator.store.dialects import Postgresql, Sqlite
+from coordinator.store.engine import sort_error
+from datacoord.errors import (
+    CollectionNotFoundError,
+    CommitOutcomeUnknownError,
+    InternalError,
+    StoreUnavailableError,
+)
+
+from .support import World, lane
+
+SQLITE = Sqlite("sqlite:///x.db")
+POSTGRESQL = Postgresql("postgresql://host/db")
+
+
+def sqlite_error(code: int, kind: type[sqlite3.Error] = sqlite3.OperationalError) -> exc.DBAPIError:
+    """An error as SQLAlchemy passes it on."""
+    origin = kind("on purpose")
+    origin.sqlite_errorcode = code
+    wrapper = exc.IntegrityError if kind is sqlite3.IntegrityError else exc.OperationalError
+    return wrapper("statement", None, origin)
+
+
+def postgres_error(state: str) -> exc.DBAPIError:
+    """The same of PostgreSQL; an empty state is a connection that broke."""
+    origin = psycopg.errors.lookup(state)("on purpose") if state else psycopg.OperationalError("server closed")
+    return exc.OperationalError("statement", None, origin)
+
+
+CERTAIN, UNKNOWN, BUG = StoreUnavailableError, CommitOutcomeUnknownError, InternalError
+
+
+@pytest.mark.parametrize(
+    ("error", "before", "at_commit"),
+    [
+        (sqlite_error(sqlite3.SQLITE_BUSY), CERTAIN, CERTAIN),
+        (sqlite_error(sqlite3.SQLITE_LOCKED), CERTAIN, CERTAIN),
+        (sqlite_error(sqlite3.SQLITE_FULL), CERTAIN, UNKNOWN),
+        (sqlite_error(sqlite3.SQLITE_IOERR), CERTAIN, UNKNOWN),
+        (sqlite_error(sqlite3.SQLITE_IOERR_FSYNC), CERTAIN, UNKNOWN),
+        (sqlite_error(sqlite3.SQLITE_READONLY), CERTAIN, UNKNOWN),
+        (sqlite_error(sqlite3.SQLITE_CORRUPT), CERTAIN, UNKNOWN),
+        (sqlite_error(sqlite3.SQLITE_CANTOPEN), CERTAIN, UNKNOWN),
+        (sqlite_error(sqlite3.SQLITE_CONSTRAINT, sqlite3.IntegrityError), BUG, UNKNOWN),
+        (OSError("no route to host"), CERTAIN, UNKNOWN),
+        (exc.TimeoutError("pool"), CERTAIN, UNKNOWN),
+        (RuntimeError("a bug"), BUG, UNKNOWN),
+        (CollectionNotFoundError("a rule"), CollectionNotFoundError, CollectionNotFoundError),
+    ],
+)
+def test_errors_of_sqlite(error: Exception, before: type[Exception], at_commit: type[Exception]) -> None:
+    """Told "not done" although it was, a client does it twice; told "unknown" without need, it only asks again."""
+    assert type(sort_error(SQLITE, error, committing=False).error) is before
+    assert type(sort_error(SQLITE, error, committing=True).error) is at_commit
+
+
+@pytest.mark.parametrize(
+    ("state", "at_commit"),
+    [
+        ("40P01", CERTAIN),
+        ("40001", CERTAIN),
+        ("55P03", CERTAIN),
+        ("23505", CERTAIN),
+        ("53100", CERTAIN),
+        ("08006", UNKNOWN),
+        ("57P01", UNKNOWN),
+        ("57P02", UNKNOWN),
+        ("58030", UNKNOWN),
+        ("XX000", UNKNOWN),
+        ("", UNKNOWN),
+    ],
+)
+def test_errors_of_postgresql(state: str, at_commit: type[Exception]) -> None:
+    """A connection that breaks in COMMIT says nothing of it; before COMMIT it says that nothing was done."""
+    assert type(sort_error(POSTGRESQL, postgres_error(state), committing=True).error) is at_commit
+    assert type(sort_error(POSTGRESQL, postgres_error(state), committing=False).error) is CERTAIN
+
+
+def test_only_locks_are_worth_trying_again_at_once() -> None:
+    """A full disk is not: trying again makes the queue stand."""
+    assert sort_error(SQLITE, sqlite_error(sqlite3.SQLITE_BUSY), committing=False).transient
+    assert sort_error(POSTGRESQL, postgres_error("40P01"), committing=True).transient
+    assert not sort_error(SQLITE, sqlite_error(sqlite3.SQLITE_FULL), committing=False).transient
+    assert not sort_error(POSTGRESQL, postgres_error("53100"), committing=False).transient
+    assert not sort_error(SQLITE, sqlite_error(sqlite3.SQLITE_FULL), committing=True).transient
+
+
+async def test_everything_that_durability_needs_is_set(world: World) -> None:
+    """One forgotten setting, and an acknowledged write is lost with the power."""
+    database = world.store._database
+    sqlite: list[tuple[str, object]] = [
+        ("PRAGMA journal_mode", "wal"),
+        ("PRAGMA synchronous", 2),
+        ("PRAGMA foreign_keys", 1),
+    ]
+    postgresql: list[tuple[str, object]] = [("SHOW synchronous_commit", "on")]
+    with database._writer.connect() as connection:
+        for statement, value in sqlite if isinstance(database.kind, Sqlite) else postgresql:
+            assert connection.execute(text(statement)).scalar() == value
+
+
+async def test_reads_cannot_write(world: World) -> None:
+    """A read that writes by mistake would do so outside of the queue."""
+    with pytest.raises(StoreUnavailableError):
+        await world.store._database.read(lambda c: c.execute(text("UPDATE epochs SET value = 5")))
+
+
+class Lock:
+    """Another process that holds the write lock of a SQLite file."""
+
+    def __init__(self, world: World) -> None:
+        self._connection = sqlite3.connect(world.url.removeprefix("sqlite:///"), isolation_level=None)
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def release(self) -> None:
+        self._connection.execute("ROLLBACK")
+        self._connection.close()
+
+
+async def test_a_lock_of_another_process_blocks_neither_the_loop_nor_reads(sqlite_world: World) -> None:
+    """A backup or somebody's shell locks the whole file, SQLite's one lock: heartbeats and health must go on."""
+    world = sqlite_world
+    channel = world.channels[0]
+    epoch = await world.epoch(channel)
+    lock = Lock(world)
+    writing = asyncio.get_running_loop().create_task(world.save(channel, lane(world.default, 0, 5), epoch=epoch))
+    for _ in range(5):
+        await asyncio.sleep(0.001)
+        assert (await world.info(channel)).epoch == epoch
+    assert not writing.done()
+    lock.release()
+
+    assert (await writing).outcome is Outcome.APPLIED
+
+
+async def test_a_lock_that_is_not_given_back_is_an_error_that_says_so(sqlite_world: World) -> None:
+    """Waiting for ever would look like a hang. Again SQLite's lock of the whole file."""
+    world = sqlite_world
+    channel = world.channels[0]
+    epoch = await world.epoch(channel)
+    lock = Lock(world)
+    with pytest.raises(StoreUnavailableError, match="locked"):
+        await world.move(channel, 5, epoch=epoch)
+    lock.release()
+
+    assert (await world.move(channel, 5, epoch=epoch)).outcome is Outcome.APPLIED
+
+
+async def test_reads_during_a_write_see_what_was_before_it(world: World) -> None:
+    """And see it at once when the write is answered."""
+    channel = world.channels[0]
+    epoch = await world.epoch(channel)
+    writing = asyncio.get_running_loop().create_task(world.move(channel, 5, epoch=epoch))
+    seen = []
+    while not writing.done():
+        seen.append((await world.info(channel)).checkpoint.timestamp)
+        await asyncio.sleep(0)
+
+    assert seen == sorted(seen)
+    assert set(seen) <= {0, 5}
+    assert (await world.info(channel)).checkpoint.timestamp == 5
