@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from coordinator.store.listings import Page
 from datacoord.errors import InvalidFieldError
-from datacoord.limits import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX
+from datacoord.limits import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, TIMESTAMP_MAX
 
 T = TypeVar("T")
 Key = list[str | int]
@@ -42,11 +42,20 @@ def read_token(list_name: str, token: str, start: Key) -> Key:
         key: Key = list(rest)
     except (ValueError, binascii.Error, TypeError):
         name, key = "", []
-    if name != list_name or [type(part) for part in key] != [type(part) for part in start]:
+    if (
+        name != list_name
+        or [type(part) for part in key] != [type(part) for part in start]
+        or not all(_could_be_stored(part) for part in key)
+    ):
         raise InvalidFieldError(
             "page_token is none that this list has given; begin again without one", field="page_token"
         )
     return key
+
+
+def _could_be_stored(part: str | int) -> bool:
+    """Whether a database would take it: keys are names without control characters, and numbers of 63 bits."""
+    return part.isprintable() if isinstance(part, str) else abs(part) <= TIMESTAMP_MAX
 
 
 def page_of(list_name: str, items: Sequence[T], keys: Sequence[Key], size: int) -> Page[T]:
