@@ -115,7 +115,10 @@ class DataSyncService:
             DatacoordError: the graph ended otherwise before that (fenced, dropped, failed, closed).
         """
         await self._stop_reading()
-        if not self._ended and not self._graph.is_dropped:
+        if self._graph.is_dropped and not self._ended:
+            # Reading may have been stopped between the message that drops the channel and what follows from it.
+            self._guarded(self._dispatcher.drop_channel)
+        elif not self._ended:
             self._guarded(lambda: self._graph.sync_all(SyncReason.DRAIN))
         while not self._ended and (self._graph.is_dropped or not self._dispatcher.is_idle):
             self._changed.clear()

@@ -770,6 +770,22 @@ async def test_a_channel_that_drops_itself_cannot_be_released_any_more(tmp_path:
     assert [reason for _, reason, _ in world.ends] == [EndReason.DROPPED]
 
 
+async def test_a_drain_that_stops_the_reader_right_behind_the_drop_still_drops(tmp_path: Path) -> None:
+    """A reader is stopped wherever it waits. Nobody else would drop the channel, and the drain would wait for ever."""
+    world = World(tmp_path)
+    service = await world.start()
+    await world.publish(message(1, ("upsert", "a")))
+    service._graph.feed(drop_collection(2))
+    draining = asyncio.ensure_future(service.drain())
+    await settle()
+
+    assert draining.done()
+    assert isinstance(draining.exception(), ChannelDroppedError)
+    assert [reason for _, reason, _ in world.ends] == [EndReason.DROPPED]
+    assert world.channel.dropped
+    assert world.coordinator.read() == {"a": 1}
+
+
 # ---- what others see ---------------------------------------------------------------------------------------------------------
 
 
