@@ -7,7 +7,7 @@ from typing import Protocol
 
 import structlog
 
-from datacoord.errors import ChannelDroppedError, ChannelNotFoundError, DatacoordError
+from datacoord.errors import ChannelDroppedError, ChannelNotFoundError, CoordinatorUnreachableError, DatacoordError
 from datacoord.positions import Position
 from datacoord.v1 import data_coord_pb2
 from datanode_client.broker import Broker
@@ -120,15 +120,35 @@ class ChannelHold:
     async def _hold(self) -> None:
         try:
             position = None if self._release_asked.is_set() else await self._run()
-            await self._context.broker.release_channel(self.channel_name, self.epoch, position)
+            await self._hand_back(position)
             _log.info("channel_released", channel=self.channel_name, epoch=self.epoch)
         except _NotOursError as error:
             _log.info("channel_lost", channel=self.channel_name, epoch=self.epoch, why=str(error))
-        except DatacoordError as error:
-            # A refused release changes nothing here: the graph is over, and the next desired state says what is wanted.
-            _log.error("channel_not_released", channel=self.channel_name, epoch=self.epoch, reason=error.reason.value)
+        except CoordinatorUnreachableError:
+            _log.warning("channel_not_released", channel=self.channel_name, epoch=self.epoch, reason="broker_closed")
         finally:
             self._on_over(self)
+
+    async def _hand_back(self, position: Position | None) -> None:
+        """Hands the channel back, however often that is refused: heartbeats keep a channel whose graph is over from everybody."""
+        while True:
+            try:
+                await self._context.broker.release_channel(self.channel_name, self.epoch, position)
+                return
+            except CoordinatorUnreachableError:
+                raise  # this process closes its broker
+            except DatacoordError as error:
+                delay_seconds = self._restarts.next_delay_seconds()
+                _log.error(
+                    "channel_not_released",
+                    channel=self.channel_name,
+                    epoch=self.epoch,
+                    reason=error.reason.value,
+                    delay_seconds=round(delay_seconds, 3),
+                )
+            # The position may be what is refused. Without it the next owner replays more, and that is all.
+            position = None
+            await self._context.clock.sleep(delay_seconds)
 
     async def _run(self) -> Position | None:
         """Runs the channel's graph until it is to be handed back.

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from broker.contract_server import ContractServer, Fault
 
-from datacoord.errors import DatacoordError, ObjectStoreError, SourceInvalidError
+from datacoord.errors import DatacoordError, InternalError, InvalidFieldError, ObjectStoreError, SourceInvalidError
 from datanode_client.datasync import EndReason
 from datanode_client.session import SessionEnd
 from datanode_process.running import CHANNELS, Running, desired
@@ -180,6 +180,21 @@ async def test_a_reader_that_cannot_be_made_hands_its_channel_back(server: Contr
     server.assign(node_id, "c000")
 
     await server.until(lambda: bool(server.channels["c000"].releases))
+
+
+async def test_a_channel_is_handed_back_though_that_was_refused_at_first(
+    server: ContractServer, running: Running
+) -> None:
+    """Heartbeats keep the lease: a channel that is not handed back when its graph is over would stay dead for good."""
+    node_id = await running.session()
+    server.assign(node_id, "c000")
+    await running.log.until(lambda: len(running.log.running()) == 1)
+    server.fail("ReleaseChannels", Fault(error=InvalidFieldError("bad position")), Fault(error=InternalError("a bug")))
+
+    server.ask_release(node_id, "c000")
+    await server.until(lambda: bool(server.channels["c000"].releases))
+
+    assert server.channels["c000"].releases == [(running.log.of("c000").epoch, 0)]
 
 
 async def test_a_wanted_epoch_whose_graph_is_over_is_handed_back(server: ContractServer, running: Running) -> None:
