@@ -211,6 +211,9 @@ class LocalObjectStore(ObjectStore):
         # Below the root also when it was there: whoever made it may not have come to syncing it.
         if below_root or made:
             _sync_directory(parent)
+        elif directory == self.root:
+            with suppress(PermissionError):  # of an administrator's making, then, and long durable
+                _sync_directory(parent)
         with self._lock:
             self._known_directories.add(directory)
 

@@ -122,6 +122,15 @@ def test_a_directory_that_another_process_made_is_synced_too(tmp_path: Path, tra
     LocalObjectStore(str(tmp_path)).create(PATH, DATA)
 
     assert ("fsync", str(tmp_path / "insert_log/7/1")) in trace.calls
+    assert ("fsync", str(tmp_path.parent)) in trace.calls
+
+
+def test_a_root_in_a_directory_that_cannot_be_read_is_usable(tmp_path: Path, trace: Trace) -> None:
+    """A mount point below a directory of somebody else's is a good storage root."""
+    trace.fail["fsync", str(tmp_path.parent)] = PermissionError(errno.EACCES, "denied")
+    LocalObjectStore(str(tmp_path)).create(PATH, DATA)
+
+    assert files_below(tmp_path) == [PATH]
 
 
 def test_a_known_directory_is_synced_once_per_object_only(tmp_path: Path, trace: Trace) -> None:
