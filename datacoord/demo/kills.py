@@ -16,6 +16,7 @@ from pathlib import Path
 from datacoord.demo.failpoint_files import AFTER_COMMIT, OBJECTS_WRITTEN, FailpointFiles
 from datacoord.demo.observe import Observer, Seen
 from datacoord.demo.services import CoordinatorProcess
+from datacoord.errors import SourceInvalidError
 from datacoord.v1 import admin_pb2, data_coord_pb2
 
 _STEP_SECONDS_MAX = 180.0
@@ -74,6 +75,12 @@ def _busy(seen: Seen, held_pids: set[int]) -> list[admin_pb2.DataNodeInfo]:
     """Datanodes that hold rows and have objects written that are not registered."""
     nodes = [node for node in seen.alive() if node.pid in held_pids]
     return [node for node in nodes if min(_load([node])) > 0]
+
+
+def _is_all_cut(seen: Seen, end: int) -> bool:
+    """Everything up to the limit is consumed and no row is in a buffer any more: it will not get busier than this."""
+    consumed = all(timestamp >= end for timestamp in seen.consumed().values())
+    return bool(seen.channels) and consumed and _load(seen.alive())[0] == 0
 
 
 class Saboteur:
@@ -158,12 +165,22 @@ class Saboteur:
             _STEP_SECONDS_MAX,
         )
         self._failpoints.hold(OBJECTS_WRITTEN)
-        self._limit.set_share(end_share)
+        end = self._limit.set_share(end_share)
         seen = self._observer.wait_until(
-            lambda seen: bool(_busy(seen, self._failpoints.held(OBJECTS_WRITTEN))),
+            lambda seen: bool(self._busy(seen)) or _is_all_cut(seen, end),
             "a datanode with rows buffered and a sync in flight",
             _STEP_SECONDS_MAX,
         )
+        busy = self._busy(seen)
+        if not busy:
+            raise SourceInvalidError(
+                f"the input is too small to kill anything in the middle of it: from {start_share:.0%} to {end_share:.0%} there "
+                "was no moment with rows in buffers beside a sync in flight; take a larger one, or leave the killing out "
+                "(`make demo KILL=0`, `datacoord demo --no-kill`)"
+            )
+        return busy
+
+    def _busy(self, seen: Seen) -> list[admin_pb2.DataNodeInfo]:
         return _busy(seen, self._failpoints.held(OBJECTS_WRITTEN))
 
     def _wait_for_hold(self, point: str, pid: int) -> None:
