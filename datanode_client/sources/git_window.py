@@ -136,7 +136,6 @@ class BlockWindow:
         """
         while self.peek(cursor.after) is None:
             cursor.waiter = asyncio.get_running_loop().create_future()
-            self._stirred.set()
             if self._worker is None:
                 self._worker = asyncio.create_task(self._work(), name="git-blocks")
             try:

@@ -1,5 +1,6 @@
 """What is no readable history is refused with a sentence that says what to do."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -102,6 +103,24 @@ def test_a_repository_of_another_user_can_be_read(repository: Path, monkeypatch:
     monkeypatch.setattr(git_command, "_ENVIRONMENT", git_command._ENVIRONMENT | other)
 
     assert GitHistory.describe(work).commit_count == len(HISTORY)
+
+
+async def test_a_git_that_answers_for_other_commits_is_not_believed(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Rows would be given to the wrong commits: numbers are counted, not printed."""
+    head = GitHistory.describe(repository).head
+    reader = reader_of(repository, head)
+    await reader.open(START)
+    other = tmp_path / "bin" / "git"
+    other.parent.mkdir()
+    other.write_text(f"#!/bin/sh\nprintf '%s\\0' {'a' * 40}\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{other.parent}{os.pathsep}{os.environ['PATH']}")
+
+    with pytest.raises(SourceInvalidError, match="other commits"):
+        await reader.next()
+    await reader.close()
 
 
 def rewrite(repository: Path) -> str:

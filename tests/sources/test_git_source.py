@@ -134,7 +134,7 @@ async def test_what_the_user_and_the_repository_configured_changes_nothing(
         git(repository, "config", name, value)
     git(repository, "replace", "main", "main~2")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
-    monkeypatch.setenv("GIT_TRACE", "1")
+    monkeypatch.setenv("GIT_OBJECT_DIRECTORY", str(tmp_path / "nowhere"))
 
     assert [reading.batches for reading in await read_all(factory_of(repository), 2)] == expected
 

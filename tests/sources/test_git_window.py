@@ -174,6 +174,8 @@ async def test_room_is_made_as_soon_as_the_last_one_has_passed(leaves: bool) -> 
     await window.wait(slow)
     while len(window.blocks) < 4:  # noqa: ASYNC110 — there is no event for "full"
         await asyncio.sleep(0)
+    for _ in range(20):  # now the one ahead and the worker go to sleep
+        await asyncio.sleep(0)
 
     for number in range(1, 101):
         if leaves:
