@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 import structlog
+from support.postgres import PostgresServer
 
 from coordinator.core.model import ChannelMode
 
-from .databases import Databases, kinds
+from .databases import KINDS, SERVER_SETTINGS, Databases, Templates
 from .support import Clock, ScriptedFaults, World
 
 
@@ -19,12 +20,30 @@ def logs() -> Iterator[list[structlog.typing.EventDict]]:
         yield captured
 
 
-@pytest.fixture(scope="session", params=kinds())
-def databases(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
-    """Databases of each kind that can be tested here."""
-    made = Databases(request.param, tmp_path_factory.mktemp("databases"))
-    yield made
-    made.remove()
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """The one PostgreSQL server of these tests."""
+    server = PostgresServer(SERVER_SETTINGS)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture(scope="session", params=KINDS)
+def templates(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Templates:
+    """Databases of each kind, to be used again and again."""
+    server = request.getfixturevalue("postgres_server") if request.param == "postgresql" else None
+    return Templates(request.param, tmp_path_factory.mktemp("databases"), server)
+
+
+@pytest.fixture
+def databases(templates: Templates) -> Iterator[Databases]:
+    """Databases for one test, of each kind."""
+    taken = Databases(templates)
+    yield taken
+    taken.close()
 
 
 @pytest.fixture
@@ -52,7 +71,7 @@ async def claimed_world(empty_world: World) -> World:
 @pytest.fixture
 async def sqlite_world(tmp_path: Path) -> AsyncIterator[World]:
     """The same on SQLite only, for what is a matter of its files; why stands in the docstring of each test."""
-    world = await World(Databases("sqlite", tmp_path).migrated(), Clock(), ScriptedFaults()).open()
+    world = await World(Databases(Templates("sqlite", tmp_path, None)).migrated(), Clock(), ScriptedFaults()).open()
     await world.create()
     yield world
     await world.store.close()

@@ -1,64 +1,139 @@
-"""Databases for tests, copied from a migrated one: SQLite, and PostgreSQL where DATACOORD_TEST_POSTGRES_URL names a server."""
+"""Databases for tests, of both kinds, made once and used again: what one test wrote is deleted for the next."""
 
-import os
 import shutil
 import uuid
 from pathlib import Path
 
-from sqlalchemy import create_engine, make_url, text
+import psycopg
+from psycopg import sql
+from support.postgres import PostgresServer
 
 from coordinator.store import migrate
+from coordinator.store.tables import metadata
 
-POSTGRES_VARIABLE = "DATACOORD_TEST_POSTGRES_URL"
+KINDS = ("sqlite", "postgresql")
+
+SERVER_SETTINGS = {
+    # Nothing here pulls the plug of the machine; tests that crash the server have one of their own, with its defaults.
+    "fsync": "off",
+    "full_page_writes": "off",
+    # Some tests make deadlocks, and then wait this long.
+    "deadlock_timeout": "50ms",
+}
+"""Of the one PostgreSQL server of the suite."""
+
+_CLEAN_SECONDS_MAX = 5
+_SEQUENCES = (("binlogs", "binlog_id"), ("events", "event_id"))
 
 
-def kinds() -> list[str]:
-    """The databases that can be tested here."""
-    return ["sqlite", *(["postgresql"] if os.environ.get(POSTGRES_VARIABLE) else [])]
+class Templates:
+    """Databases of one kind for a whole run.
+
+    Args:
+        kind: one of KINDS.
+        directory: for files.
+        server: of PostgreSQL; None for SQLite.
+    """
+
+    def __init__(self, kind: str, directory: Path, server: PostgresServer | None) -> None:
+        self.kind = kind
+        self.server = server
+        self.directory = directory
+        self._clean: list[str] = []
+        self._template = f"template_{uuid.uuid4().hex[:12]}"
+        migrate.upgrade(self.empty(self._template))
+        self._counters = self._read_counters() if server is not None else []
+
+    def empty(self, name: str) -> str:
+        """URL of a new database without a schema."""
+        if self.server is None:
+            return f"sqlite:///{self.directory / f'{name}.db'}"
+        return self.server.create_database(name)
+
+    def take(self) -> str:
+        """URL of a database with the schema of the head revision, and nothing in it."""
+        if self._clean:
+            return self._clean.pop()
+        name = f"test_{uuid.uuid4().hex[:12]}"
+        if self.server is None:
+            shutil.copyfile(self.directory / f"{self._template}.db", self.directory / f"{name}.db")
+            return self.empty(name)
+        with psycopg.connect(_conninfo(self.server.url("postgres")), autocommit=True) as connection:
+            statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+            connection.execute(statement.format(sql.Identifier(name), sql.Identifier(self._template)))
+        return self.server.url(name)
+
+    def give_back(self, url: str) -> None:
+        """Cleans a database that `take` gave, and keeps it for another test; one that cannot be cleaned is dropped."""
+        if self.server is None:
+            path = Path(url.removeprefix("sqlite:///"))
+            for file in path.parent.glob(f"{path.name}*"):
+                file.unlink()
+            return
+        try:
+            self._delete_everything(url)
+        except psycopg.Error:
+            self.drop(url)
+        else:
+            self._clean.append(url)
+
+    def drop(self, url: str) -> None:
+        """Removes a database of the server."""
+        if self.server is not None:
+            self.server.drop_database(url.rsplit("/", 1)[-1])
+
+    def _delete_everything(self, url: str) -> None:
+        # Cheaper than TRUNCATE, which makes new files for each table, and far cheaper than a new database.
+        with psycopg.connect(_conninfo(url)) as connection:
+            connection.execute(f"SET statement_timeout = '{_CLEAN_SECONDS_MAX}s'")
+            for table in reversed(metadata.sorted_tables):
+                connection.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(table.name)))
+            for table_name, column in _SEQUENCES:
+                connection.execute("SELECT setval(pg_get_serial_sequence(%s, %s), 1, false)", (table_name, column))
+            connection.cursor().executemany("INSERT INTO epochs (name, value) VALUES (%s, %s)", self._counters)
+            connection.execute("UPDATE alembic_version SET version_num = %s", (migrate.head(),))
+
+    def _read_counters(self) -> list[tuple[str, int]]:
+        assert self.server is not None
+        with psycopg.connect(_conninfo(self.server.url(self._template))) as connection:
+            return connection.execute("SELECT name, value FROM epochs").fetchall()
 
 
 class Databases:
-    """Makes databases of one kind."""
+    """The databases of one test.
 
-    def __init__(self, kind: str, directory: Path) -> None:
-        self.kind = kind
-        self._directory = directory
-        self._made: list[str] = []
-        self._template = self._empty("template")
-        migrate.upgrade(self._template)
+    Attributes:
+        kind: one of KINDS.
+    """
+
+    def __init__(self, templates: Templates) -> None:
+        self.kind = templates.kind
+        self._templates = templates
+        self._taken: list[str] = []
+        self._empty: list[str] = []
 
     def empty(self) -> str:
         """URL of a database without a schema."""
-        return self._empty(f"empty_{uuid.uuid4().hex[:12]}")
+        self._empty.append(self._templates.empty(f"empty_{uuid.uuid4().hex[:12]}"))
+        return self._empty[-1]
 
     def migrated(self) -> str:
         """URL of a database with the schema of the head revision."""
-        name = f"test_{uuid.uuid4().hex[:12]}"
-        if self.kind == "sqlite":
-            path = self._directory / f"{name}.db"
-            shutil.copyfile(self._directory / "template.db", path)
-            return f"sqlite:///{path}"
-        return self._create(name, f' TEMPLATE "{make_url(self._template).database}"')
+        self._taken.append(self._templates.take())
+        return self._taken[-1]
 
-    def _empty(self, name: str) -> str:
-        if self.kind == "sqlite":
-            return f"sqlite:///{self._directory / f'{name}.db'}"
-        return self._create(f"{name}_{uuid.uuid4().hex[:8]}", "")
+    def give_back(self, url: str) -> None:
+        """A database that the test needs no more, where it needs many."""
+        self._taken.remove(url)
+        self._templates.give_back(url)
 
-    def _create(self, name: str, how: str) -> str:
-        self._administer(f'CREATE DATABASE "{name}"{how}')
-        self._made.append(name)
-        url = make_url(os.environ[POSTGRES_VARIABLE]).set(drivername="postgresql+psycopg", database=name)
-        return url.render_as_string(hide_password=False)
+    def close(self) -> None:
+        """After the test."""
+        while self._taken:
+            self._templates.give_back(self._taken.pop())
+        for url in self._empty:
+            self._templates.drop(url)
 
-    def _administer(self, statement: str) -> None:
-        url = make_url(os.environ[POSTGRES_VARIABLE]).set(drivername="postgresql+psycopg")
-        engine = create_engine(url, isolation_level="AUTOCOMMIT")
-        with engine.connect() as connection:
-            connection.execute(text(statement))
-        engine.dispose()
 
-    def remove(self) -> None:
-        """Removes every database it made."""
-        for name in self._made:
-            self._administer(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+def _conninfo(url: str) -> str:
+    return url.replace("postgresql+psycopg://", "postgresql://")

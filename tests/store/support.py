@@ -31,6 +31,7 @@ CALLER = "test"
 LEASE_MS = 10_000
 CLAIM_LEASE_MS = 20_000
 _log_ids = itertools.count(1)
+_compiled: dict[Any, Any] = {}
 
 
 @dataclass
@@ -178,6 +179,10 @@ class World:
     async def open(self, **changes: Any) -> "World":
         """Opens the store."""
         self.store = await Store.open(self.url, settings(**changes), clock_ms=self.clock, faults=self.faults)
+        database = self.store._database
+        # Statements are compiled once for all tests, not once for each.
+        database._writer = database._writer.execution_options(compiled_cache=_compiled)
+        database._reader = database._reader.execution_options(compiled_cache=_compiled)
         return self
 
     async def create(self, name: str = "t", mode: ChannelMode = ChannelMode.MANAGED, channels: int = 2) -> Collection:

@@ -169,8 +169,8 @@ async def test_an_operation_that_fails_anywhere_before_commit_leaves_nothing_and
 
 
 def _comparable(tables: dict[str, list[tuple[Any, ...]]]) -> dict[str, list[tuple[Any, ...]]]:
-    # Identities of objects are drawn anew for every world.
-    return {**tables, "binlogs": [(*row[:4], *row[5:]) for row in tables["binlogs"]]}
+    # Identities of objects are drawn anew for every world; and PostgreSQL's sequences do not go back with a transaction.
+    return {**tables, "binlogs": [(*row[1:4], *row[5:]) for row in tables["binlogs"]]}
 
 
 @pytest.mark.parametrize("when", ["before COMMIT", "after COMMIT"])
