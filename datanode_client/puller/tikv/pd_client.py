@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -141,20 +142,14 @@ class PDClient:
             return await call.unary(channel)(request, timeout=self._timeout_seconds)
         stream = call.stream(channel)(timeout=self._timeout_seconds)
         try:
-            await stream.write(request)
+            with suppress(asyncio.InvalidStateError):  # the stream has ended; the reading side says why
+                await stream.write(request)
             response = await stream.read()
-            if not isinstance(response, call.response):
-                # The status of a stream that ended says why; one that ended well has answered nothing.
-                raise grpc.aio.AioRpcError(
-                    await stream.code(), grpc.aio.Metadata(), grpc.aio.Metadata(), await stream.details()
-                )
-            return response
-        except asyncio.InvalidStateError as error:  # how a write says that the stream has ended
-            raise grpc.aio.AioRpcError(
-                await stream.code(), grpc.aio.Metadata(), grpc.aio.Metadata(), await stream.details()
-            ) from error
         finally:
             stream.cancel()
+        if not isinstance(response, call.response):
+            raise PDUnavailableError(f"PD at {address} ended {call.path} without an answer", address=address)
+        return response
 
     async def _find_leader(self) -> str:
         """Address of the leader as last known; asks the members if it is not known."""

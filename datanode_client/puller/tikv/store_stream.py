@@ -3,12 +3,16 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Final
 
 import grpc
 
 from datanode_client.puller.tikv import calls
 from datanode_client.puller.tikv.codec import MULTIPLEXING_METADATA
 from datanode_client.puller.wire import cdcpb_pb2
+
+REFUSAL_SECONDS_MAX: Final = 1.0
+"""A store refuses a call that it does not know at once; one that knows it waits for requests."""
 
 
 class MultiplexingUnsupportedError(Exception):
@@ -75,12 +79,8 @@ class StoreStream:
                 self._answered = True
                 self._unanswered.clear()
                 await on_message(message)
-            # A stream that breaks before its first read ends like one that is over: only the status tells them apart.
-            code = await call.code()
-            if code is not grpc.StatusCode.OK:
-                raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), await call.details())
         except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.UNIMPLEMENTED and self.multiplexed and not self._answered:
+            if self.multiplexed and not self._answered and await _is_refusal(error, channel):
                 raise MultiplexingUnsupportedError from error
             raise
         finally:
@@ -100,3 +100,21 @@ class StoreStream:
                 await call.write(request)
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 return  # the reading side gets the reason
+
+
+async def _is_refusal(error: grpc.aio.AioRpcError, channel: grpc.aio.Channel) -> bool:
+    """Whether a stream that was never answered ended because the store does not know its call.
+
+    A write that meets the end of the stream makes gRPC report an internal error in place of what the server said. Then the call is
+    made again without writing anything.
+    """
+    if error.code() is not grpc.StatusCode.INTERNAL:
+        return error.code() is grpc.StatusCode.UNIMPLEMENTED
+    call = calls.EVENT_FEED_V2.stream(channel)(metadata=MULTIPLEXING_METADATA, timeout=REFUSAL_SECONDS_MAX)
+    try:
+        await call.read()
+    except grpc.aio.AioRpcError as second:
+        return second.code() is grpc.StatusCode.UNIMPLEMENTED
+    finally:
+        call.cancel()
+    return False

@@ -42,6 +42,7 @@ class TiKVCluster:
         self.old_stores: set[int] = set()
         self.pd_leader = 0
         self.pd_down: set[int] = set()
+        self.hanging: set[int | str] = set()
         self.refusals: Callable[[], cdcpb_pb2.Error | None] = lambda: None
         self.hide_region: Callable[[], bool] = lambda: False
         self.service_safe_points: dict[bytes, int] = {}
@@ -140,6 +141,7 @@ class TiKVCluster:
 
     def bring_up(self) -> None:
         """All machines are back."""
+        self.hanging.clear()
         self.down.clear()
         self.pd_down.clear()
 

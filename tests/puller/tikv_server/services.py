@@ -35,6 +35,12 @@ def handlers(*methods: tuple[Call[Any, Any], Any, bool]) -> list[grpc.GenericRpc
     return [grpc.method_handlers_generic_handler(service, methods_) for service, methods_ in services.items()]
 
 
+async def hang(cluster: TiKVCluster, who: int | str) -> None:
+    """Never answers, if this store or member of PD is to hang."""
+    if who in cluster.hanging:
+        await asyncio.Event().wait()
+
+
 class StoreService:
     """One store.
 
@@ -158,6 +164,7 @@ class StoreService:
         self, wanted: kvrpcpb_pb2.Context, context: Context, *keys: bytes
     ) -> tuple[Region | None, errorpb_pb2.Error | None]:
         """The region that a request is for, or why it is not served here."""
+        await hang(self._get_cluster(), self._store_id)
         await self._refuse_if_down(context)
         region = self._get_cluster().topology.region(wanted.region_id)
         if region is None:
@@ -200,6 +207,7 @@ class PDService:
 
     async def get_members(self, _request: pdpb_pb2.GetMembersRequest, context: Context) -> pdpb_pb2.GetMembersResponse:
         cluster = self._get_cluster()
+        await hang(cluster, f"pd-{self._member}")
         if self._member in cluster.pd_down:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the member is down")
         addresses, _ = self._get_addresses()
@@ -270,6 +278,7 @@ class PDService:
     async def _leader(self, header: pdpb_pb2.RequestHeader, context: Context) -> TiKVCluster:
         """The cluster, if this member leads and the caller means it."""
         cluster = self._get_cluster()
+        await hang(cluster, f"pd-{self._member}")
         if self._member in cluster.pd_down or self._member != cluster.pd_leader:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "not leader")
         if header.cluster_id != cluster.cluster_id:
