@@ -56,6 +56,7 @@ class MetaCache:
             segment.segment_id: Segment(segment.segment_id, segment.partition_id, segment.state, segment.timestamp_to)
             for segment in info.growing_segments
         }
+        self._growing = {one.partition_id: one.segment_id for one in self.segments.values()}
 
     def lane(self, partition_id: int) -> Lane:
         """A lane; one that was never written has progress 0."""
@@ -75,6 +76,10 @@ class MetaCache:
                 self.drop_partition(result.partition_id)
             if not result.segment_id:
                 continue
+            before = self.segments.get(self._growing.pop(result.partition_id, 0))
+            if before is not None and before.segment_id != result.segment_id:
+                # A lane has one growing segment: the coordinator sealed this one by itself, for a flush or by its age.
+                before.state = common_pb2.SEGMENT_STATE_SEALED
             open_states = (common_pb2.SEGMENT_STATE_GROWING, common_pb2.SEGMENT_STATE_SEALED)
             if result.segment_state in open_states:
                 self.segments[result.segment_id] = Segment(
@@ -82,6 +87,8 @@ class MetaCache:
                 )
             else:
                 self.segments.pop(result.segment_id, None)
+            if result.segment_state == common_pb2.SEGMENT_STATE_GROWING:
+                self._growing[result.partition_id] = result.segment_id
 
     def sealed_until(self) -> int:
         """Where the checkpoint must come for every sealed segment to be flushed; 0 = none is waiting."""

@@ -52,3 +52,15 @@ def test_segments_that_are_no_longer_open_are_not_kept() -> None:
     cache.apply([lane_result(1, 4, 30, state=common_pb2.SEGMENT_STATE_DROPPED)])
 
     assert cache.segments == {}
+
+
+def test_a_segment_the_coordinator_sealed_by_itself_is_known_by_its_successor() -> None:
+    """A flush or old age seals without a word to the datanode: the segment would grow here for ever, one more each time."""
+    cache = MetaCache(recovery_info(growing=((4, 1),)))
+    cache.apply([lane_result(1, 5, 40), lane_result(2, 6, 40)])
+    cache.apply([lane_result(1, 7, 50), lane_result(2, 6, 50)])
+    assert [cache.segments[one].state == SEALED for one in (4, 5, 6, 7)] == [True, True, False, False]
+    assert cache.sealed_until() == 40
+    cache.forget_flushed(40)
+
+    assert sorted(cache.segments) == [6, 7]
