@@ -20,9 +20,11 @@ class WriteCall(abc.ABC, Generic[T_co]):
         items: positions, lanes, … in it.
         size_bytes: about.
         alone: it gets a transaction of its own.
+        deadline: in the loop's time, when its caller stops waiting; None = never.
     """
 
     alone = False
+    deadline: float | None = None
 
     def __init__(self, rpc: str, caller: str, *, items: int, size_bytes: int = 0) -> None:
         self.rpc = rpc

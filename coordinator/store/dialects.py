@@ -26,6 +26,9 @@ _WAL_AUTOCHECKPOINT_PAGES = 4000
 _CACHE_KIB = 65_536
 _MIGRATION_LOCK_KEY = 0x6461_7461_636F_6F72  # "datacoor"
 _LOCK_POLL_SECONDS = 0.02
+_CONNECT_SECONDS_MAX = 10
+_STATEMENT_SECONDS_MAX = 60
+"""Longer than any call may take by default; it ends what nobody waits for any more."""
 
 
 class DatabaseKind(abc.ABC):
@@ -67,8 +70,20 @@ class DatabaseKind(abc.ABC):
         """Begins the one transaction that may change the schema; waits for others that do."""
 
     @abc.abstractmethod
-    def now_ms(self, connection: Connection) -> int:
-        """The database's clock, in milliseconds since the epoch."""
+    def begin_write(self, connection: Connection, seconds: float | None) -> int:
+        """The beginning of a transaction that writes.
+
+        Args:
+            connection: in the transaction.
+            seconds: time that each of its statements may take, where the database can bound it; None = as configured.
+
+        Returns:
+            the database's clock, in milliseconds since the epoch.
+        """
+
+    @abc.abstractmethod
+    def commit(self, connection: Connection) -> None:
+        """Commits, and raises unless what was written is durable for certain."""
 
     @abc.abstractmethod
     def is_transient(self, error: exc.DBAPIError) -> bool:
@@ -154,9 +169,13 @@ class Sqlite(DatabaseKind):
         """See the base class."""
         connection.begin()
 
-    def now_ms(self, connection: Connection) -> int:  # noqa: ARG002
+    def begin_write(self, connection: Connection, seconds: float | None) -> int:  # noqa: ARG002
         """See the base class. SQLite has no clock of its own: it is the machine's, which all its users share."""
         return time.time_ns() // 1_000_000
+
+    def commit(self, connection: Connection) -> None:
+        """See the base class."""
+        connection.commit()
 
     def is_transient(self, error: exc.DBAPIError) -> bool:
         """See the base class."""
@@ -220,26 +239,59 @@ class Postgresql(DatabaseKind):
 
     def writer(self, busy_timeout_ms: int) -> Engine:
         """See the base class."""
-        return self._engine(pool_size=1, busy_timeout_ms=busy_timeout_ms, isolation_level="READ COMMITTED")
+        return self._engine("writer", busy_timeout_ms, isolation_level="READ COMMITTED")
 
     def reader(self, busy_timeout_ms: int) -> Engine:
         """See the base class."""
-        engine = self._engine(pool_size=4, busy_timeout_ms=busy_timeout_ms, isolation_level="REPEATABLE READ")
+        engine = self._engine("reader", busy_timeout_ms, pool_size=4, isolation_level="REPEATABLE READ")
         return engine.execution_options(postgresql_readonly=True)
 
     def migrator(self, busy_timeout_ms: int) -> Engine:
         """See the base class."""
-        return self._engine(pool_size=1, busy_timeout_ms=busy_timeout_ms, isolation_level="READ COMMITTED")
+        return self._engine("migrate", busy_timeout_ms, statement_seconds=0, isolation_level="READ COMMITTED")
 
-    def _engine(self, *, pool_size: int, busy_timeout_ms: int, isolation_level: str) -> Engine:
-        options = f"-c synchronous_commit=on -c lock_timeout={busy_timeout_ms} -c timezone=UTC"
+    def _engine(
+        self,
+        role: str,
+        busy_timeout_ms: int,
+        *,
+        isolation_level: str,
+        pool_size: int = 1,
+        statement_seconds: int = _STATEMENT_SECONDS_MAX,
+    ) -> Engine:
+        asked = make_url(self.url).query
+        settings = {
+            # Weaker, and an acknowledged write is lost with the server's power.
+            "synchronous_commit": "on",
+            "lock_timeout": busy_timeout_ms,
+            "statement_timeout": statement_seconds * 1000,
+            # A process that stands still in a transaction (stopped, swapped out, cut off) must not keep its locks from the others.
+            "idle_in_transaction_session_timeout": max(2 * busy_timeout_ms, 1000),
+            "timezone": "UTC",
+        }
+        ours = " ".join(f"-c {name}={value}" for name, value in settings.items())
+        defaults: dict[str, Any] = {
+            "application_name": f"datacoord {role}",
+            "connect_timeout": _CONNECT_SECONDS_MAX,
+            # Of several hosts the one that takes writes, also for reads: a standby lags behind.
+            "target_session_attrs": "read-write",
+            # A server that vanishes without a word is noticed within half a minute.
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 4,
+            "tcp_user_timeout": 30_000,
+        }
         return create_engine(
             self.url,
             pool_size=pool_size,
             max_overflow=0,
             pool_pre_ping=True,
             isolation_level=isolation_level,
-            connect_args={"options": options, "connect_timeout": 10},
+            connect_args={
+                **{name: value for name, value in defaults.items() if name not in asked},
+                # The last one counts.
+                "options": f"{asked.get('options', '')} {ours}".strip(),
+            },
         )
 
     def insert_or_ignore(self, table: Table) -> Insert:
@@ -252,10 +304,38 @@ class Postgresql(DatabaseKind):
         connection.execute(text("SET LOCAL lock_timeout = '300s'"))
         connection.execute(select(func.pg_advisory_xact_lock(cast(_MIGRATION_LOCK_KEY, BigInteger))))
 
-    def now_ms(self, connection: Connection) -> int:
+    def begin_write(self, connection: Connection, seconds: float | None) -> int:
         """See the base class. Not `now()`, which is the time the transaction began: it may have waited for locks since."""
-        seconds = extract("epoch", func.clock_timestamp())
-        return int(connection.execute(select(cast(seconds * 1000, BigInteger))).scalar_one())
+        clock = cast(extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
+        if seconds is None or seconds >= _STATEMENT_SECONDS_MAX:
+            return int(connection.execute(select(clock)).scalar_one())
+        bound = func.set_config("statement_timeout", str(max(1, round(seconds * 1000))), True)
+        return int(connection.execute(select(clock, bound)).one()[0])
+
+    def commit(self, connection: Connection) -> None:
+        """See the base class.
+
+        Two things that PostgreSQL does not call errors: COMMIT of a transaction in which a statement failed rolls back, and one
+        whose wait for a synchronous standby was cut short warns that it has committed here only.
+        """
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)  # noqa: S101 - the only driver this kind is made with
+        if driver.info.transaction_status is psycopg.pq.TransactionStatus.INERROR:
+            failed = psycopg.errors.InFailedSqlTransaction("a statement of the transaction had failed")
+            raise exc.InternalError("COMMIT", None, failed)
+        warnings: list[str] = []
+
+        def note(diagnostic: psycopg.errors.Diagnostic) -> None:
+            if diagnostic.severity_nonlocalized == "WARNING":
+                warnings.append(diagnostic.message_primary or "")
+
+        driver.add_notice_handler(note)
+        try:
+            connection.commit()
+        finally:
+            driver.remove_notice_handler(note)
+        if warnings:
+            raise exc.OperationalError("COMMIT", None, psycopg.OperationalError("; ".join(warnings)))
 
     def is_transient(self, error: exc.DBAPIError) -> bool:
         """See the base class. Serialization failure, deadlock, lock not available."""
@@ -264,10 +344,11 @@ class Postgresql(DatabaseKind):
     def commit_was_refused(self, error: exc.DBAPIError) -> bool:
         """See the base class.
 
-        The server answered, and not that it is going away (class 57) or that the connection failed (class 08).
+        The server answered, and not that it is going away or was interrupted (class 57), that the connection failed (08), that
+        it does not know itself (40003), or that something is broken (58, F0, XX).
         """
         state = _sqlstate(error)
-        return bool(state) and state[:2] not in {"08", "57", "58", "XX"}
+        return bool(state) and state != "40003" and state[:2] not in {"08", "57", "58", "F0", "XX"}
 
     def is_missing(self) -> bool:
         """See the base class. Connecting tells."""

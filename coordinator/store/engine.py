@@ -130,25 +130,26 @@ class Database:
         Raises:
             WriteFailedError: it failed, and what that means.
         """
-        try:
-            connection = self._connect()
-        except Exception as error:
-            raise WriteFailedError(sort_error(self.kind, error, committing=False)) from error
-        with connection:
-            if self.kind.runs_on_loop:
-                await self._begin(connection)
-                result = self._statements(connection, work)
-                await asyncio.get_running_loop().run_in_executor(self._write_thread, self._commit, connection)
-                return result
-            return await asyncio.get_running_loop().run_in_executor(self._write_thread, self._whole, connection, work)
+        loop = asyncio.get_running_loop()
+        if not self.kind.runs_on_loop:
+            return await loop.run_in_executor(self._write_thread, self._whole, work)
+        with self._connect() as connection:
+            await self._begin(connection)
+            result = self._statements(connection, work)
+            await loop.run_in_executor(self._write_thread, self._commit, connection)
+            return result
 
     def _connect(self) -> Connection:
-        return self._writer.connect()
+        try:
+            return self._writer.connect()
+        except Exception as error:
+            raise WriteFailedError(sort_error(self.kind, error, committing=False)) from error
 
-    def _whole(self, connection: Connection, work: Callable[[Connection], T]) -> T:
-        result = self._statements(connection, work)
-        self._commit(connection)
-        return result
+    def _whole(self, work: Callable[[Connection], T]) -> T:
+        with self._connect() as connection:
+            result = self._statements(connection, work)
+            self._commit(connection)
+            return result
 
     async def _begin(self, connection: Connection) -> None:
         """Takes the write lock without blocking the loop while another process has it."""
@@ -184,7 +185,7 @@ class Database:
             if self._faults is not None:
                 self._faults.commit()
             failpoints.hit("coordinator.before_commit")
-            connection.commit()
+            self.kind.commit(connection)
             failpoints.hit("coordinator.after_commit")
             if self._faults is not None:
                 self._faults.committed()

@@ -49,7 +49,6 @@ class Runner(Protocol):
 @dataclass(slots=True)
 class _Waiting:
     call: WriteCall[Any]
-    deadline: float | None
     answer: asyncio.Future[Any]
 
 
@@ -88,7 +87,8 @@ class GroupCommit:
             delay_ms = self._retry_delay_ms(queued)
             message = f"{queued} items wait to be written, as many as are allowed; repeat the call in {delay_ms} ms"
             raise OverloadedError(message, retry_delay_ms=delay_ms, queued_items=queued)
-        waiting = _Waiting(call, deadline, asyncio.get_running_loop().create_future())
+        call.deadline = deadline
+        waiting = _Waiting(call, asyncio.get_running_loop().create_future())
         self._queue.append(waiting)
         self._count(call, 1)
         self._arrived.set()
@@ -155,7 +155,7 @@ class GroupCommit:
             self._count(call, -1)
             if waiting.answer.done():
                 continue  # the caller went away
-            if waiting.deadline is not None and now >= waiting.deadline:
+            if call.deadline is not None and now >= call.deadline:
                 self._statistics.expired_calls += 1
                 waiting.answer.set_exception(_expired())
                 continue

@@ -1,5 +1,6 @@
 """A group of calls as one transaction of the database, and what follows from its COMMIT."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -48,9 +49,10 @@ class GroupRunner:
             WriteFailedError: the transaction failed.
         """
         finished: list[tuple[Transaction, int]] = []
+        seconds = _seconds_left(calls)
 
         def work(connection: Connection) -> list[Any]:
-            transaction = self._begin(connection)
+            transaction = self._begin(connection, seconds)
             answers, fast_items = self._decide(transaction, calls)
             finished[:] = [(transaction, fast_items)]
             return answers
@@ -60,9 +62,11 @@ class GroupRunner:
         self._committed(transaction, fast_items)
         return answers
 
-    def _begin(self, connection: Connection) -> Transaction:
+    def _begin(self, connection: Connection, seconds: float | None) -> Transaction:
         kind = self._database.kind
-        now_ms = self._clock_ms() if self._clock_ms is not None else kind.now_ms(connection)
+        now_ms = kind.begin_write(connection, seconds)
+        if self._clock_ms is not None:
+            now_ms = self._clock_ms()
         return Transaction(connection, kind, self._settings, self._memory, now_ms)
 
     def _decide(self, transaction: Transaction, calls: Sequence[WriteCall[Any]]) -> tuple[list[Any], int]:
@@ -98,3 +102,11 @@ class GroupRunner:
             except Exception:
                 # What is committed is committed; whoever listens looks again by itself.
                 log.exception("desired_change_listener_failed")
+
+
+def _seconds_left(calls: Sequence[WriteCall[Any]]) -> float | None:
+    """Time until nobody waits for these calls any more; None = somebody waits for ever."""
+    deadlines = [call.deadline for call in calls]
+    if any(deadline is None for deadline in deadlines):
+        return None
+    return max(0.0, max(deadline for deadline in deadlines if deadline is not None) - asyncio.get_running_loop().time())

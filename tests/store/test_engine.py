@@ -72,6 +72,15 @@ def test_errors_of_sqlite(error: Exception, before: type[Exception], at_commit: 
         ("55P03", CERTAIN),
         ("23505", CERTAIN),
         ("53100", CERTAIN),
+        ("53300", CERTAIN),
+        ("25P02", CERTAIN),
+        ("25P03", CERTAIN),
+        ("25006", CERTAIN),
+        ("40003", UNKNOWN),
+        ("57014", UNKNOWN),
+        ("57P03", UNKNOWN),
+        ("08003", UNKNOWN),
+        ("08007", UNKNOWN),
         ("08006", UNKNOWN),
         ("57P01", UNKNOWN),
         ("57P02", UNKNOWN),
@@ -103,7 +112,14 @@ async def test_everything_that_durability_needs_is_set(world: World) -> None:
         ("PRAGMA synchronous", 2),
         ("PRAGMA foreign_keys", 1),
     ]
-    postgresql: list[tuple[str, object]] = [("SHOW synchronous_commit", "on")]
+    postgresql: list[tuple[str, object]] = [
+        ("SHOW synchronous_commit", "on"),
+        ("SHOW transaction_isolation", "read committed"),
+        ("SHOW lock_timeout", "300ms"),
+        ("SHOW statement_timeout", "1min"),
+        ("SHOW idle_in_transaction_session_timeout", "1s"),
+        ("SHOW application_name", "datacoord writer"),
+    ]
     with database._writer.connect() as connection:
         for statement, value in sqlite if isinstance(database.kind, Sqlite) else postgresql:
             assert connection.execute(text(statement)).scalar() == value

@@ -1,0 +1,272 @@
+"""What only PostgreSQL can do to a write: other sessions' locks, deadlocks, a server that goes away, a COMMIT that only warns."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+from sqlalchemy import select, text
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
+
+from coordinator.core.model import Outcome
+from coordinator.store.engine import WriteFailedError
+from coordinator.store.tables import epochs
+from datacoord.errors import CommitOutcomeUnknownError, StoreUnavailableError
+
+from .databases import Databases, Templates
+from .support import CALLER, Clock, ScriptedFaults, World, lane, position, reasons, save
+
+pytestmark = pytest.mark.parametrize("templates", ["postgresql"], indirect=True)
+
+
+@pytest.fixture
+async def other(world: World) -> AsyncIterator["Session"]:
+    """Another session of the same database."""
+    session = Session(world.url)
+    yield session
+    session.close()
+
+
+class Session:
+    """Somebody else's connection, in a transaction."""
+
+    def __init__(self, url: str) -> None:
+        self.connection = psycopg.connect(url.replace("+psycopg", ""))
+        # In a transaction, the view of activities would show the same for ever.
+        self._watching = psycopg.connect(url.replace("+psycopg", ""), autocommit=True)
+
+    def close(self) -> None:
+        """Ends it."""
+        self.connection.close()
+        self._watching.close()
+
+    def lock(self, channel: str) -> None:
+        """Locks a channel as a claim does."""
+        statement = "SELECT 1 FROM channel_state JOIN vchannels USING (channel_id) WHERE name = %s FOR NO KEY UPDATE OF channel_state"
+        self.connection.execute(statement, (channel,))
+
+    def take(self, channel: str) -> None:
+        """Gives it another epoch."""
+        self.connection.execute(
+            "UPDATE channel_state SET epoch = epoch + 1000 FROM vchannels v WHERE v.channel_id = channel_state.channel_id "
+            "AND name = %s",
+            (channel,),
+        )
+
+    def waiting(self) -> bool:
+        """Whether the writer of the store waits for a lock."""
+        statement = (
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+        row = self._watching.execute(statement).fetchone()
+        return row is not None and bool(row[0])
+
+    def end(self, pid: int) -> None:
+        """Ends a session of the server, and waits until it has ended."""
+        self._watching.execute("SELECT pg_terminate_backend(%s, 10000)", (pid,))
+
+    def pid_of_writer(self) -> int:
+        """The server's process for the store's writer."""
+        statement = "SELECT pid FROM pg_stat_activity WHERE application_name = 'datacoord writer' AND datname = current_database()"
+        row = self._watching.execute(statement).fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+async def until_waiting(other: Session) -> None:
+    """Until the store's writer stands at a lock."""
+    async with asyncio.timeout(20):
+        while not other.waiting():  # noqa: ASYNC110 - the server tells nobody
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("how", ["save", "move"])
+async def test_a_zombie_that_waits_for_a_claim_in_progress_is_fenced_by_it(
+    world: World, other: Session, how: str
+) -> None:
+    """Joined without a lock the fence reads a snapshot: the zombie's write goes through behind the claimant's back."""
+    await world.store.close()
+    await world.open(busy_timeout_ms=20_000)
+    channel = world.channels[0]
+    epoch = await world.epoch(channel)
+    await world.move(channel, 1, epoch=epoch)  # so that the next one may take the fast path
+    other.take(channel)
+    writing = asyncio.get_running_loop().create_task(
+        world.save(channel, lane(world.default, 0, 5), epoch=epoch, checkpoint=5)
+        if how == "save"
+        else world.move(channel, 5, epoch=epoch)
+    )
+    await until_waiting(other)
+    other.connection.commit()
+
+    assert reasons([await writing]) == ["FENCED"]
+    assert (await world.info(channel)).checkpoint.timestamp == 1
+    assert await world.registered(channel) == {}
+
+
+async def test_a_lock_that_is_kept_is_waited_for_no_longer_than_the_setting_says(world: World, other: Session) -> None:
+    """Somebody's open transaction in a shell must not hang every caller."""
+    channel = world.channels[0]
+    epoch = await world.epoch(channel)
+    other.lock(channel)
+    with pytest.raises(StoreUnavailableError, match="lock timeout"):
+        await world.move(channel, 5, epoch=epoch)
+    other.connection.rollback()
+
+    assert (await world.move(channel, 5, epoch=epoch)).outcome is Outcome.APPLIED
+
+
+async def test_the_rest_of_a_deadline_bounds_the_statement(world: World, other: Session) -> None:
+    """A caller that has gone must not hold the one writer, and the rows it has locked, until the lock timeout."""
+    await world.store.close()
+    await world.open(busy_timeout_ms=100_000)
+    channel = world.channels[0]
+    part = save(channel, await world.epoch(channel), lane(world.default, 0, 5))
+    other.lock(channel)
+    deadline = asyncio.get_running_loop().time() + 0.3
+    with pytest.raises(StoreUnavailableError, match="statement timeout"):
+        await world.store.save_binlog_paths([part], caller=CALLER, deadline=deadline)
+    other.connection.rollback()
+
+    # And the bound is gone with the transaction.
+    assert await world.store._database.read(lambda c: c.execute(text("SHOW statement_timeout")).scalar()) == "1min"
+    assert reasons(await world.store.save_binlog_paths([part], caller=CALLER)) == ["APPLIED"]
+
+
+async def test_a_writer_that_stands_still_loses_its_locks(world: World) -> None:
+    """A stopped process keeps its connection open, and with it every row it has locked, for as long as it is stopped."""
+    database = world.store._database
+    with database._writer.connect() as connection:
+        connection.execute(select(epochs).with_for_update())
+        with psycopg.connect(world.url.replace("+psycopg", "")) as waiting:
+            waiting.execute("SET statement_timeout = '30s'")
+            waiting.execute("SELECT * FROM epochs FOR UPDATE")
+        connection.invalidate()
+
+    assert (await world.move(world.channels[0], 5)).outcome is Outcome.APPLIED
+
+
+async def test_two_replicas_that_wait_for_each_other_both_get_through(world: World, other: Session) -> None:
+    """A deadlock is certainly not committed: whichever is chosen, it is tried again and nobody hears of it."""
+    await world.store.close()
+    await world.open(busy_timeout_ms=20_000)
+    first, second = world.channels
+    epochs_ = [await world.epoch(channel) for channel in (first, second)]
+    parts = [save(c, e, lane(world.default, 0, 5)) for c, e in zip((first, second), epochs_, strict=True)]
+    other.lock(second)
+    writing = asyncio.get_running_loop().create_task(world.store.save_binlog_paths(parts, caller=CALLER))
+    await until_waiting(other)
+    # The store has the first and waits for the second. The server picks a victim: the one that finds the deadlock.
+    other.connection.execute("SET deadlock_timeout = '60s'")
+    await asyncio.to_thread(other.lock, first)
+    other.connection.commit()
+
+    assert reasons(await writing) == ["APPLIED", "APPLIED"]
+
+
+async def test_a_connection_that_was_ended_while_idle_is_replaced_unnoticed(world: World, other: Session) -> None:
+    """An administrator, a firewall, a restart: the next call finds a dead connection in the pool."""
+    channel = world.channels[0]
+    epoch = await world.epoch(channel)
+    await world.move(channel, 1, epoch=epoch)
+    other.end(other.pid_of_writer())
+
+    assert (await world.move(channel, 5, epoch=epoch)).outcome is Outcome.APPLIED
+
+
+async def test_a_connection_that_breaks_before_commit_is_certainly_not_done(world: World, other: Session) -> None:
+    """And one that breaks in COMMIT is unknown: the next test."""
+    channel = world.channels[0]
+    epoch = await world.epoch(channel)
+    other.lock(channel)
+    writing = asyncio.get_running_loop().create_task(world.move(channel, 5, epoch=epoch))
+    await until_waiting(other)
+    other.end(other.pid_of_writer())
+    with pytest.raises(StoreUnavailableError):
+        await writing
+    other.connection.rollback()
+
+    assert (await world.info(channel)).checkpoint.timestamp == 0
+    assert (await world.move(channel, 5, epoch=epoch)).outcome is Outcome.APPLIED
+
+
+async def test_a_connection_that_breaks_at_commit_is_unknown_and_settled_by_repeating(
+    world: World, other: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken for "not done", the client would do something else instead of the same again."""
+    channel = world.channels[0]
+    epoch = await world.epoch(channel)
+    await world.move(channel, 1, epoch=epoch)
+    pid = other.pid_of_writer()
+
+    def break_it() -> None:
+        monkeypatch.undo()
+        other.end(pid)
+
+    monkeypatch.setattr(world.faults, "commit", break_it)
+    with pytest.raises(CommitOutcomeUnknownError):
+        await world.move(channel, 5, epoch=epoch)
+
+    assert (await world.move(channel, 5, epoch=epoch)).outcome is not None
+    assert (await world.info(channel)).checkpoint == position(5)
+
+
+WARNS_AT_COMMIT = """
+CREATE TEMP TABLE written (n int);
+CREATE FUNCTION pg_temp.warn() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE WARNING 'not replicated'; RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER warn AFTER INSERT ON written DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW EXECUTE FUNCTION pg_temp.warn();
+INSERT INTO written VALUES (1)
+"""
+
+
+async def test_a_commit_that_warns_is_unknown(world: World) -> None:
+    """Cut short while it waits for a synchronous standby, COMMIT warns, and has happened on this server only."""
+    with pytest.raises(WriteFailedError, match="not replicated") as raised:
+        await world.store._database.write(lambda connection: connection.exec_driver_sql(WARNS_AT_COMMIT))
+
+    assert isinstance(raised.value.outcome.error, CommitOutcomeUnknownError)
+    assert (await world.move(world.channels[0], 5)).outcome is Outcome.APPLIED
+
+
+async def test_a_failed_transaction_cannot_be_committed(world: World) -> None:
+    """PostgreSQL answers COMMIT of one with ROLLBACK and no error: the caller would be told that it was done."""
+
+    def swallow_an_error(connection: Connection) -> None:
+        with pytest.raises(DBAPIError):
+            connection.execute(text("SELECT 1/0"))
+
+    with pytest.raises(WriteFailedError) as raised:
+        await world.store._database.write(swallow_an_error)
+
+    assert isinstance(raised.value.outcome.error, StoreUnavailableError)
+    assert (await world.move(world.channels[0], 5)).outcome is Outcome.APPLIED
+
+
+async def test_a_bounded_number_of_connections_is_used(world: World, other: Session) -> None:
+    """The server has a limit that all replicas share: sized as documented, one writer and four readers each."""
+    channel = world.channels[0]
+    epoch = await world.epoch(channel)
+    await asyncio.gather(
+        *(world.info(channel) for _ in range(40)), *(world.move(channel, n, epoch=epoch) for n in range(1, 20))
+    )
+    row = other.connection.execute(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'datacoord %' AND datname = current_database()"
+    ).fetchone()
+
+    assert row is not None
+    assert 2 <= row[0] <= 5
+
+
+async def test_what_the_url_says_is_kept_and_durability_wins(templates: Templates, databases: Databases) -> None:
+    """A schema in `options` must still be found; a weaker `synchronous_commit` there must not count."""
+    url = f"{databases.migrated()}?application_name=mine&options=-c%20search_path%3Dpublic%20-c%20synchronous_commit%3Doff"
+    world = await World(url, Clock(), ScriptedFaults()).open()
+    shown = []
+    for name in ("application_name", "search_path", "synchronous_commit"):
+        statement = text(f"SHOW {name}")
+        shown.append(await world.store._database.read(lambda c, s=statement: c.execute(s).scalar()))  # type: ignore[misc]
+    await world.store.close()
+
+    assert shown == ["mine", "public", "on"]
