@@ -43,7 +43,10 @@ class Session:
 
     def lock(self, channel: str) -> None:
         """Locks a channel as a claim does."""
-        statement = "SELECT 1 FROM channel_state JOIN vchannels USING (channel_id) WHERE name = %s FOR NO KEY UPDATE OF channel_state"
+        statement = (
+            "SELECT 1 FROM channel_state JOIN vchannels USING (channel_id) WHERE name = %s "
+            "FOR NO KEY UPDATE OF channel_state"
+        )
         self.connection.execute(statement, (channel,))
 
     def take(self, channel: str) -> None:
