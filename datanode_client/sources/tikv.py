@@ -200,20 +200,18 @@ class TikvChannelReader:
                 group=self._msg_group,
             )
         start_ts = after.timestamp or factory.start_ts
-        self._keeper = GCSafePointKeeper(
+        keeper = self._keeper = GCSafePointKeeper(
             client.pd,
             f"datacoord-{self._context.channel_name}",
-            start_ts,
             hold_back_seconds=factory.gc_hold_back_seconds,
             ttl_seconds=factory.gc_ttl_seconds,
             clock=factory.clock,
         )
-        if factory.gc_ttl_seconds:
-            await self._keeper.begin()
+        await keeper.begin(_needed_ts(after) if after.timestamp else factory.start_ts or None)
         puller = self._puller = Puller([to_comparable(self._span)], start_ts, client)
         work = [lambda: self._run_puller(puller), lambda: self._pump(puller)]
         if factory.gc_ttl_seconds:
-            work.append(self._keeper.run)
+            work.append(keeper.run)
         self._tasks = [asyncio.create_task(self._guarded(part)) for part in work]
 
     async def next(self) -> SourceEvent:
@@ -223,13 +221,12 @@ class TikvChannelReader:
             SourceInvalidError: the cluster is not what this client can read.
             Exception: what else ended the feed; it passes.
         """
-        if self._puller is None or self._keeper is None:
+        if self._puller is None:
             raise SourceInvalidError("the reader of TiKV is not open")
         event = await self._ready.get()
         if isinstance(event, Exception):
             self._ready.put_nowait(event)
             raise event
-        self._keeper.handed_out_ts = event.position.timestamp
         return event
 
     def head(self) -> int | None:
@@ -300,7 +297,10 @@ class TikvChannelReader:
         return MessageBatch(self._row_maker.rows(entries), self._position(entries[-1].commit_ts))
 
     def _position(self, ts: int) -> Position:
-        return Position(ts, msg_id=str(ts).encode(), msg_group=self._msg_group, event_time_ms=physical_ms(ts))
+        """The position at a timestamp; its msg_id says since when the cluster's history is needed to go on there."""
+        assert self._keeper is not None, "open has made one"  # noqa: S101
+        msg_id = str(self._keeper.handed_out(ts)).encode()
+        return Position(ts, msg_id=msg_id, msg_group=self._msg_group, event_time_ms=physical_ms(ts))
 
 
 async def propose_split_keys(settings: TiKVSettings, span: Span, channels: int) -> list[bytes]:
@@ -358,6 +358,17 @@ def msg_group(cluster_id: int, span: Span) -> str:
     """What positions belong to: one cluster and one key range."""
     digest = hashlib.blake2s(len(span.start).to_bytes(8) + span.start + span.end, digest_size=8)
     return f"tikv-{cluster_id}-{digest.hexdigest()}"
+
+
+def _needed_ts(position: Position) -> int:
+    try:
+        return int(position.msg_id)
+    except ValueError:
+        raise SourceLostError(
+            f"position {position.timestamp} was not given by this reader: {position.msg_id!r}",
+            timestamp=position.timestamp,
+            msg_id=position.msg_id,
+        ) from None
 
 
 def first_of(error: Exception) -> Exception:

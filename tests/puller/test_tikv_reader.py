@@ -240,10 +240,17 @@ async def test_a_position_of_another_cluster_or_key_range_is_refused(living: Liv
     with pytest.raises(SourceLostError, match="split keys it had"):
         await narrower.open(position)
     await narrower.close()
+    forged = make(context())
+    with pytest.raises(SourceLostError, match="not given by this reader"):
+        await forged.open(Position(5, b"five", position.msg_group))
+    await forged.close()
+
+
+SERVICE = b"datacoord-t_1v0"
 
 
 async def test_history_is_kept_while_a_channel_is_read_and_some_time_after(living: LivingCluster) -> None:
-    """Garbage collection removes deletes; a scan from behind would bring deleted keys back to life."""
+    """Garbage collection removes deletes; a scan from behind would leave deleted keys in the collection for ever."""
     make = factory(living, gc_hold_back_seconds=10.0, gc_ttl_seconds=3600.0)
     reader = make(context())
     await reader.open(Position(0))
@@ -254,15 +261,43 @@ async def test_history_is_kept_while_a_channel_is_read_and_some_time_after(livin
     again = make(context())
     await again.open(position)
     living.cluster.gc(living.cluster.tso())
-    assert living.cluster.gc_safe_point == position.timestamp
+    assert living.cluster.gc_safe_point == int(position.msg_id) == position.timestamp
     async with asyncio.timeout(20):  # what is handed out later takes the place of where it began
-        while living.cluster.service_safe_points[b"datacoord-t_1v0"] <= position.timestamp:
+        while living.cluster.service_safe_points[SERVICE] <= position.timestamp:
             write(living, (b"a", b"2"))
             await again.next()
     await again.close()
 
 
-async def test_a_channel_does_not_begin_where_history_is_gone(living: LivingCluster) -> None:
+async def test_a_first_scan_may_begin_again_anywhere_in_it(living: LivingCluster) -> None:
+    """Its messages are older than the safe point; what they delete must be there as it was when the scan began."""
+    for key in KEYS:
+        write(living, (key, b"v"))
+    living.cluster.gc(write(living, (KEYS[0], None)))
+    began = living.cluster.gc_safe_point
+    deleted = write(living, (KEYS[1], None))
+    make = factory(living)
+    reader = make(context())
+    await reader.open(Position(0))
+    events = await read_to(reader, deleted)
+    await reader.close()
+    early = rows(events)[0]
+    position = Position(early[TIMESTAMP_COLUMN], str(began).encode(), events[0].position.msg_group)
+    living.cluster.gc(living.cluster.tso())
+
+    again = make(context())
+    await again.open(position)
+    found = rows(await read_to(again, deleted))
+    await again.close()
+
+    assert early["key"] == KEYS[1]
+    assert early[TIMESTAMP_COLUMN] < began == living.cluster.gc_safe_point
+    assert int(events[0].position.msg_id) == max(began, events[0].position.timestamp)
+    assert [row["key"] for row in found] == [*KEYS[2:], KEYS[1]]
+
+
+@pytest.mark.parametrize("registers", [True, False])
+async def test_a_channel_does_not_begin_where_history_is_gone(living: LivingCluster, registers: bool) -> None:
     """The deletes that were removed would be missed without a word."""
     reader = factory(living, gc_ttl_seconds=0)(context())
     await reader.open(Position(0))
@@ -271,10 +306,14 @@ async def test_a_channel_does_not_begin_where_history_is_gone(living: LivingClus
     write(living, (b"a", None))
     living.cluster.gc(living.cluster.tso())
 
-    late = factory(living)(context())
+    late = factory(living, gc_ttl_seconds=3600 if registers else 0)(context())
     with pytest.raises(SourceLostError, match="removed history"):
         await late.open(position)
     await late.close()
+    early = factory(living, start_ts=position.timestamp)(context())
+    with pytest.raises(SourceLostError, match="removed history"):
+        await early.open(Position(0))
+    await early.close()
 
 
 async def test_a_feed_that_fails_says_so_behind_what_was_ready(living: LivingCluster) -> None:
