@@ -1,0 +1,1 @@
+"""Several coordinators on one PostgreSQL."""
