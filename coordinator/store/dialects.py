@@ -27,6 +27,8 @@ _CACHE_KIB = 65_536
 _MIGRATION_LOCK_KEY = 0x6461_7461_636F_6F72  # "datacoor"
 _LOCK_POLL_SECONDS = 0.02
 _CONNECT_SECONDS_MAX = 10
+_IDLE_IN_TRANSACTION_SECONDS_MAX = 10
+"""Statements follow each other at once; what a busy machine or a collection of garbage adds is far less."""
 _STATEMENT_SECONDS_MAX = 60
 """Longer than any call may take by default; it ends what nobody waits for any more."""
 
@@ -266,7 +268,7 @@ class Postgresql(DatabaseKind):
             "lock_timeout": busy_timeout_ms,
             "statement_timeout": statement_seconds * 1000,
             # A process that stands still in a transaction (stopped, swapped out, cut off) must not keep its locks from the others.
-            "idle_in_transaction_session_timeout": max(2 * busy_timeout_ms, 1000),
+            "idle_in_transaction_session_timeout": _IDLE_IN_TRANSACTION_SECONDS_MAX * 1000,
             "timezone": "UTC",
         }
         ours = " ".join(f"-c {name}={value}" for name, value in settings.items())

@@ -117,7 +117,7 @@ async def test_everything_that_durability_needs_is_set(world: World) -> None:
         ("SHOW transaction_isolation", "read committed"),
         ("SHOW lock_timeout", "300ms"),
         ("SHOW statement_timeout", "1min"),
-        ("SHOW idle_in_transaction_session_timeout", "1s"),
+        ("SHOW idle_in_transaction_session_timeout", "10s"),
         ("SHOW application_name", "datacoord writer"),
     ]
     with database._writer.connect() as connection:

@@ -141,6 +141,8 @@ async def test_a_writer_that_stands_still_loses_its_locks(world: World) -> None:
     """A stopped process keeps its connection open, and with it every row it has locked, for as long as it is stopped."""
     database = world.store._database
     with database._writer.connect() as connection:
+        # The setting is ten seconds (test_engine): nobody waits that long for a test.
+        connection.execute(text("SET idle_in_transaction_session_timeout = '200ms'"))
         connection.execute(select(epochs).with_for_update())
         with psycopg.connect(world.url.replace("+psycopg", "")) as waiting:
             waiting.execute("SET statement_timeout = '30s'")
