@@ -27,7 +27,7 @@ _GENERATED_ROW_BYTES = 260
 """About what an upsert takes in the buffers, its delete included."""
 
 _GIT_CHANGES_PER_COMMIT = 4
-_BUFFER_BYTES_MIN = 512
+_BUFFER_BYTES_MIN = 128
 _BUFFER_BYTES_MAX = 16 * 1024 * 1024
 
 
@@ -82,6 +82,10 @@ def _git_input(repository: Path, limit_path: Path) -> DemoInput:
 
     history = GitHistory.describe(repository)
 
+    # A datanode cuts between batches only: several of them must fit between two syncs of a channel.
+    channel_rows = history.commit_count * _GIT_CHANGES_PER_COMMIT // GIT_CHANNELS
+    batch_rows = min(max(channel_rows // (2 * _SYNCS_PER_CHANNEL), 1), 8192)
+
     def judge(client: CoordinatorClient) -> Verdict:
         return judge_git_tree(read_batches(client, "git_history"), history.git_dir, history.head)
 
@@ -93,8 +97,10 @@ def _git_input(repository: Path, limit_path: Path) -> DemoInput:
         primary_key=GIT_PRIMARY_KEY,
         channel_count=GIT_CHANNELS,
         last_timestamp=history.commit_count,
-        reader_factory=GitReaderFactory(repository, history.head, limit_path=limit_path, limit_poll_seconds=0.1),
-        datanode_config=_small_buffers(history.commit_count * _GIT_CHANGES_PER_COMMIT // GIT_CHANNELS * _GIT_ROW_BYTES),
+        reader_factory=GitReaderFactory(
+            repository, history.head, limit_path=limit_path, limit_poll_seconds=0.1, batch_rows=batch_rows
+        ),
+        datanode_config=_small_buffers(channel_rows * _GIT_ROW_BYTES),
         judge=judge,
     )
 

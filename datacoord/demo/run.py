@@ -175,5 +175,7 @@ def _running_job(
         job_config=JobConfig(log_level="error"),
     )
     job.start()
-    yield
-    job.stop(timeout_seconds=_STOP_SECONDS_MAX)
+    try:
+        yield
+    finally:
+        job.stop(timeout_seconds=_STOP_SECONDS_MAX)

@@ -49,7 +49,11 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class DropPartitionMessage:
-    """DDL of the log: rows of the partition after the position are dropped."""
+    """DDL of the log: rows of the partition after the position are dropped.
+
+    Known to the flow graph that reads it; the contract has no call yet that tells the coordinator. So a reader that is opened
+    after the position has to hand it out again before any row of that partition.
+    """
 
     partition_id: int
     position: Position
