@@ -33,6 +33,7 @@ class Reason(StrEnum):
     GAP = "GAP"
     OVERLAP = "OVERLAP"
     BELOW_CHECKPOINT = "BELOW_CHECKPOINT"
+    OUT_OF_ORDER = "OUT_OF_ORDER"
     WRONG_MODE = "WRONG_MODE"
     OWNED = "OWNED"
     OVERLOADED = "OVERLOADED"
@@ -68,6 +69,7 @@ CODES: Mapping[Reason, grpc.StatusCode] = {
     Reason.GAP: grpc.StatusCode.FAILED_PRECONDITION,
     Reason.OVERLAP: grpc.StatusCode.FAILED_PRECONDITION,
     Reason.BELOW_CHECKPOINT: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.OUT_OF_ORDER: grpc.StatusCode.FAILED_PRECONDITION,
     Reason.WRONG_MODE: grpc.StatusCode.FAILED_PRECONDITION,
     Reason.OWNED: grpc.StatusCode.FAILED_PRECONDITION,
     Reason.OVERLOADED: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -185,6 +187,12 @@ class BelowCheckpointError(DatacoordError):
     """A new object holds rows at or below the checkpoint: the writer has a bug."""
 
     reason = Reason.BELOW_CHECKPOINT
+
+
+class OutOfOrderError(DatacoordError):
+    """A new batch of a sink has rows at or below the checkpoint of their channel: they are refused, never silently left out."""
+
+    reason = Reason.OUT_OF_ORDER
 
 
 class WrongModeError(DatacoordError):

@@ -1,6 +1,7 @@
-"""Datanodes on Spark: the job that keeps them running, and a local session to run it in."""
+"""Datacoord on Spark: the datanode job and a local session to run it in, the data source `datacoord`, and native frames."""
 
 from datanode_client.spark.job import DataNodeJob, DataNodeJobListener, JobConfig, JobProgress
 from datanode_client.spark.local import local_session
+from datanode_client.spark.register import register
 
-__all__ = ["DataNodeJob", "DataNodeJobListener", "JobConfig", "JobProgress", "local_session"]
+__all__ = ["DataNodeJob", "DataNodeJobListener", "JobConfig", "JobProgress", "local_session", "register"]

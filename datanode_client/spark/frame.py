@@ -1,0 +1,125 @@
+"""A collection as a native DataFrame: Spark's own Parquet reader over the registered objects, deletes as an anti join."""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+from pyspark.sql.types import LongType, StructField, StructType
+
+from datacoord.errors import InvalidFieldError
+from datacoord.paths import BinlogPath
+from datacoord.reading import TIMESTAMP_COLUMN, CollectionSchema, LogObject, log_objects
+from datacoord.v1 import collection_pb2, common_pb2
+from datanode_client.spark.types import spark_schema
+
+_CHANNEL = "_channel_id"
+_CHECKPOINT = "_checkpoint"
+_DELETED_AT = "_deleted_at"
+
+_CHANNEL_OF_PATH: Final = r"/([0-9]+)/[^/]+/[0-9]+/[^/]+$"
+"""Group 1 is the channel id of an object's path, wherever its storage root lies."""
+
+_HADOOP_SCHEMES: Final = {"s3": "s3a", "gcs": "gs"}
+"""Where Hadoop, which Spark reads by, names a scheme of pyarrow.fs otherwise."""
+
+_Logs = list[tuple[int, LogObject]]
+"""Objects, each with the checkpoint of its channel."""
+
+
+def collection_frame(
+    spark: SparkSession,
+    collection: CollectionSchema,
+    channels: Sequence[collection_pb2.ChannelBinlogList],
+    *,
+    with_timestamp: bool = False,
+) -> DataFrame:
+    """The surviving rows of a collection.
+
+    Args:
+        spark: the session.
+        collection: its columns, key and storage root.
+        channels: its objects and checkpoints, of one listing.
+        with_timestamp: give `_timestamp` too.
+
+    Raises:
+        InvalidFieldError: a column is of a type that Spark's Parquet reader does not know.
+    """
+    _refuse_unknown_types(collection.columns)
+    inserts: _Logs = []
+    deletes: _Logs = []
+    for channel in channels:
+        rows = log_objects(channel, common_pb2.BINLOG_KIND_INSERT)
+        oldest = min((log.ts_min for log in rows), default=0)
+        inserts += [(channel.checkpoint.timestamp, log) for log in rows]
+        deletes += [
+            (channel.checkpoint.timestamp, log)
+            for log in log_objects(channel, common_pb2.BINLOG_KIND_DELTA)
+            if rows and log.ts_max > oldest
+        ]
+    root, keys = hadoop_uri(collection.storage_root), list(collection.primary_key)
+    columns = list(collection.select(None, with_timestamp=with_timestamp).names)
+    frame = _read(spark, root, spark_schema(collection.columns), inserts, with_channel=bool(deletes))
+    if deletes:
+        key_schema = spark_schema(pa.schema([collection.columns.field(name) for name in keys]))
+        newest = (
+            _read(spark, root, key_schema, deletes, with_channel=True)
+            .groupBy(_CHANNEL, *keys)
+            .agg(F.max(TIMESTAMP_COLUMN).alias(_DELETED_AT))
+        )
+        hidden = [frame[name] == newest[name] for name in (_CHANNEL, *keys)]
+        frame = frame.join(newest, [*hidden, frame[TIMESTAMP_COLUMN] < newest[_DELETED_AT]], "left_anti")
+    return frame.select(*(F.col(_quoted(name)) for name in columns))
+
+
+def hadoop_uri(storage_root: str) -> str:
+    """A storage root as Hadoop names it: other schemes, and no options of pyarrow.fs (Hadoop has its own configuration)."""
+    scheme, separator, rest = storage_root.partition("://")
+    if not separator:
+        return storage_root.rstrip("/")
+    return f"{_HADOOP_SCHEMES.get(scheme, scheme)}://{rest.partition('?')[0].rstrip('/')}"
+
+
+def _read(spark: SparkSession, root: str, schema: StructType, logs: _Logs, *, with_channel: bool) -> DataFrame:
+    """Rows of these objects up to the checkpoint of their channel, with `_timestamp` and, if asked for, the channel's id."""
+    stamped = StructType([*schema.fields, StructField(TIMESTAMP_COLUMN, LongType())])
+    whole = [log for checkpoint, log in logs if log.ts_max <= checkpoint]
+    straddling = [(checkpoint, log) for checkpoint, log in logs if log.ts_max > checkpoint]
+    frames = [_parquet(spark, root, stamped, whole, with_channel)] if whole else []
+    if straddling:
+        checkpoints = {BinlogPath.parse(log.path).channel_id: checkpoint for checkpoint, log in straddling}
+        limits = spark.createDataFrame(list(checkpoints.items()), f"{_CHANNEL} long, {_CHECKPOINT} long")
+        rows = _parquet(spark, root, stamped, [log for _, log in straddling], with_channel=True)
+        seen = rows.join(F.broadcast(limits), _CHANNEL).where(F.col(TIMESTAMP_COLUMN) <= F.col(_CHECKPOINT))
+        names = [*stamped.names, *([_CHANNEL] if with_channel else [])]
+        frames.append(seen.select(*(F.col(_quoted(name)) for name in names)))
+    if not frames:
+        return spark.createDataFrame([], stamped)
+    return frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
+
+
+def _parquet(
+    spark: SparkSession, root: str, schema: StructType, logs: Sequence[LogObject], with_channel: bool
+) -> DataFrame:
+    frame = spark.read.schema(schema).parquet(*(f"{root}/{log.path}" for log in logs))
+    if not with_channel:
+        return frame
+    path = F.col("_metadata.file_path")
+    return frame.select("*", F.regexp_extract(path, _CHANNEL_OF_PATH, 1).cast("long").alias(_CHANNEL))
+
+
+def _quoted(name: str) -> str:
+    return "`" + re.sub("`", "``", name) + "`"
+
+
+def _refuse_unknown_types(columns: pa.Schema) -> None:
+    for column in columns:
+        kind = column.type
+        if pa.types.is_float16(kind) or pa.types.is_time(kind) or (pa.types.is_timestamp(kind) and kind.unit == "ns"):
+            raise InvalidFieldError(
+                f"column {column.name!r} is {kind}, which Spark's Parquet reader does not know; read with "
+                'spark.read.format("datacoord") or datacoord.to_arrow',
+                column=column.name,
+            )
