@@ -273,7 +273,7 @@ class Postgresql(DatabaseKind):
         }
         ours = " ".join(f"-c {name}={value}" for name, value in settings.items())
         defaults: dict[str, Any] = {
-            "application_name": f"datacoord {role}",
+            "application_name": f"datacoord-{role}",
             "connect_timeout": _CONNECT_SECONDS_MAX,
             # Of several hosts the one that takes writes, also for reads: a standby lags behind.
             "target_session_attrs": "read-write",

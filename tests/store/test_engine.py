@@ -118,7 +118,7 @@ async def test_everything_that_durability_needs_is_set(world: World) -> None:
         ("SHOW lock_timeout", "300ms"),
         ("SHOW statement_timeout", "1min"),
         ("SHOW idle_in_transaction_session_timeout", "10s"),
-        ("SHOW application_name", "datacoord writer"),
+        ("SHOW application_name", "datacoord-writer"),
     ]
     with database._writer.connect() as connection:
         for statement, value in sqlite if isinstance(database.kind, Sqlite) else postgresql:

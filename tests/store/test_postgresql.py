@@ -71,7 +71,7 @@ class Session:
 
     def pid_of_writer(self) -> int:
         """The server's process for the store's writer."""
-        statement = "SELECT pid FROM pg_stat_activity WHERE application_name = 'datacoord writer' AND datname = current_database()"
+        statement = "SELECT pid FROM pg_stat_activity WHERE application_name = 'datacoord-writer' AND datname = current_database()"
         row = self._watching.execute(statement).fetchone()
         assert row is not None
         return int(row[0])
@@ -257,7 +257,7 @@ async def test_a_bounded_number_of_connections_is_used(world: World, other: Sess
         *(world.info(channel) for _ in range(40)), *(world.move(channel, n, epoch=epoch) for n in range(1, 20))
     )
     row = other.connection.execute(
-        "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'datacoord %' AND datname = current_database()"
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'datacoord-%' AND datname = current_database()"
     ).fetchone()
 
     assert row is not None
