@@ -22,10 +22,8 @@ def crashing_server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def database_url(crashing_server: PostgresServer) -> Iterator[str]:
-    """A database with the schema of the head revision."""
-    name = f"replicas_{uuid.uuid4().hex[:12]}"
-    url = crashing_server.create_database(name)
+def database_url(crashing_server: PostgresServer) -> str:
+    """A database with the schema of the head revision; it goes with the server."""
+    url = crashing_server.create_database(f"replicas_{uuid.uuid4().hex[:12]}")
     migrate.upgrade(url)
-    yield url
-    crashing_server.drop_database(name)
+    return url
