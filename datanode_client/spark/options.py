@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any, Final, Self
 
-import pyarrow as pa
-
 from datacoord.errors import ConfigInvalidError
 from datacoord.limits import CHANNEL_COUNT_MAX, OWNER_NAME_CHARS_MAX, TIMESTAMP_MAX
 
@@ -70,12 +68,6 @@ def _channels(value: str) -> str:
     if not _CHANNELS.fullmatch(compact):
         raise ValueError("indexes and ranges of indexes with commas between them, like 0,4-7")
     return compact
-
-
-def _codec(value: str) -> str:
-    if value.lower() != "none" and not pa.Codec.is_available(value.lower()):
-        raise ValueError("zstd, snappy, lz4, gzip, brotli or none")
-    return value.lower()
 
 
 def _option(name: str, default: Any, read: Callable[[str], Any] = _text) -> Any:
@@ -180,7 +172,7 @@ class SinkOptions(_Options):
     primary_key: tuple[str, ...] = _option("primaryKey", (), _names)
     channel_count: int = _option("channelCount", 1, _number(1, CHANNEL_COUNT_MAX))
     storage: str = _option("storage", "")
-    compression: str = _option("compression", "zstd", _codec)
+    compression: str = _option("compression", "zstd", _one_of("zstd", "snappy", "lz4", "gzip", "brotli", "none"))
     buffer_bytes: int = _option("bufferBytes", 64 * 1024 * 1024, _number(1024, 2**40))
 
     def check(self) -> None:

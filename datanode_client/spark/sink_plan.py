@@ -216,6 +216,8 @@ def columns_by_name(frame: pa.Schema) -> dict[str, int]:
 def _can_become(source: pa.DataType, target: pa.DataType) -> bool:
     if source.equals(target):
         return True
+    if pa.types.is_timestamp(source) and pa.types.is_timestamp(target) and (source.tz is None) != (target.tz is None):
+        return False  # a point in time and a reading of a clock: only the user knows which clock
     try:
         pa.array([], source).cast(target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):

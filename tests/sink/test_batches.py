@@ -335,6 +335,12 @@ def test_a_collection_is_created_as_the_frame_is(coordinator: CoordinatorThread,
         (pa.schema([("key", pa.int64()), ("more", pa.int8())]), {}, InvalidFieldError, "'more' of the frame is not in"),
         (pa.schema([("value", pa.string())]), {}, InvalidFieldError, "needs column 'key'"),
         (pa.schema([("key", pa.list_(pa.int8()))]), {}, InvalidFieldError, "cannot become the int64"),
+        (
+            pa.schema([("key", pa.int64()), ("at", pa.timestamp("us"))]),
+            {},
+            InvalidFieldError,
+            "cannot become the timestamp",
+        ),
         (pa.schema([("key", pa.int64())]), {"operation": "append"}, ConfigInvalidError, "takes upsert and delete only"),
         (pa.schema([("key", pa.int64())]), {"channels": "0-2"}, ConfigInvalidError, "has channels 0 to 1"),
         (pa.schema([("key", pa.int64())]), {"channels": "0-1"}, ConfigInvalidError, "no channelColumn"),
@@ -345,7 +351,8 @@ def test_a_frame_that_does_not_fit_is_refused_before_a_row_is_written(
     coordinator: CoordinatorThread, frame: pa.Schema, options: dict[str, str], error: type[Exception], sentence: str
 ) -> None:
     """Spark would run a thousand tasks first, and each of them would fail four times."""
-    Query(coordinator.address, "fitting", primaryKey="key").plan(table([]).schema.remove(4).remove(3).remove(2))
+    stored = pa.schema([("key", pa.int64()), ("value", pa.string()), ("at", pa.timestamp("us", "UTC"))])
+    Query(coordinator.address, "fitting", primaryKey="key").plan(stored)
 
     with pytest.raises(error, match=sentence):
         Query(coordinator.address, "fitting", **options).plan(frame)
