@@ -38,6 +38,7 @@ class Stage:
 
     def __init__(self, living: LivingCluster, directory: Path) -> None:
         self.living = living
+        self._directory = directory
         self.coordinator = CoordinatorProcess(directory)
         self.failpoints = {name: directory / f"{name}-failpoints" for name in ("coordinator", "datanode")}
         for path in self.failpoints.values():
@@ -75,17 +76,18 @@ class Stage:
     async def start_process(self) -> None:
         """Starts a datanode in a process of its own, in slot 1."""
         pd_addresses = self.living.server.pd_addresses
-        self.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "puller.tikv_datanode", self.coordinator.target, ",".join(pd_addresses)),
-            *(SPLIT_KEY.hex(), "1"),
-            env={
-                **os.environ,
-                "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
-                ENVIRONMENT_VARIABLE: str(self.failpoints["datanode"]),
-            },
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
+        with (self._directory / "datanode.log").open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "puller.tikv_datanode", self.coordinator.target, ",".join(pd_addresses)),
+                *(SPLIT_KEY.hex(), "1"),
+                env={
+                    **os.environ,
+                    "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
+                    ENVIRONMENT_VARIABLE: str(self.failpoints["datanode"]),
+                },
+                stdout=log,
+                stderr=log,
+            )
 
     def start_own(self) -> None:
         """Starts a datanode in this process, in slot 0."""
