@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    Bundle,
     RuleBasedStateMachine,
     initialize,
     invariant,
@@ -39,7 +38,6 @@ Request = tuple[str, int, list[Range], int | None]
 class StoreMachine(RuleBasedStateMachine):
     """Clients that do whatever they like, right or wrong, against the store and the model at once."""
 
-    requests: Bundle[Request] = Bundle("requests")
     databases: Databases
 
     def __init__(self) -> None:
@@ -52,6 +50,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.model = Model(LEASE_MS, CLAIM_LEASE_MS, self.world.clock.now_ms)
         self.managed = ""
         self.partitions: list[int] = []
+        self.sent: list[Request] = []
         self.steps = 0
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -95,26 +94,45 @@ class StoreMachine(RuleBasedStateMachine):
         """Channels of a mode."""
         return [c.name for c in self.model.channels.values() if c.managed == managed]
 
-    # ---- saves --------------------------------------------------------------------------------------------------------------
+    # ---- what clients do ----------------------------------------------------------------------------------------------------
 
-    @rule(target=requests, data=st.data())
-    def prepare(self, data: st.DataObject) -> Request:
+    @rule(data=st.data(), times=st.integers(2, 5))
+    def write(self, data: st.DataObject, times: int) -> None:
+        """Saves, saves again, and checkpoint updates: most of what happens."""
+        for _ in range(times):
+            what = data.draw(st.sampled_from(["send"] * 5 + ["repeat"] * 2 + ["move"] * 3), label="what")
+            if what == "send":
+                new = [self._prepare(data) for _ in range(data.draw(st.integers(1, 3), label="requests"))]
+                self.sent += new
+                fault = data.draw(st.sampled_from(["", "", "", "", "reply", "commit", "statement"]), label="fault")
+                self._deliver(new, fault)
+            elif what == "repeat" and self.sent:
+                again = data.draw(st.lists(st.sampled_from(self.sent), min_size=1, max_size=4), label="again")
+                self._deliver(again, "")
+            else:
+                self._move(data)
+
+    def _epoch(self, data: st.DataObject, channel: str) -> int:
+        """Mostly the epoch of now, sometimes one of long ago."""
+        seen = self.epochs_seen[channel]
+        return data.draw(st.sampled_from([*seen, *seen[-1:] * 12]), label="epoch")
+
+    def _prepare(self, data: st.DataObject) -> Request:
         """A writer of now or of long ago makes up its save: mostly right, sometimes not."""
         channel = data.draw(st.sampled_from(sorted(self.model.channels)), label="channel")
         facts = self.model.channels[channel]
-        epoch = data.draw(
-            st.sampled_from([*self.epochs_seen[channel], *self.epochs_seen[channel][-1:] * 8]), label="epoch"
-        )
+        epoch = self._epoch(data, channel)
         ranges = []
-        for partition in data.draw(st.sets(st.sampled_from(self.partitions_of(channel)), max_size=2), label="lanes"):
+        default, other = self.partitions_of(channel)
+        for partition in data.draw(st.sampled_from([[default], [other], [default, other], []]), label="lanes"):
             progress = facts.lane(partition).progress
-            start = data.draw(st.sampled_from([progress] * 9 + [0, max(0, progress - 1), progress + 1]), label="from")
-            end = start + data.draw(st.integers(1, 4), label="length")
-            lowest = min(max(start, facts.checkpoint) + 1, end)
-            ts_min = data.draw(st.sampled_from([lowest] * 4 + [start + 1]), label="ts_min")
-            ranges.append(
-                Range(partition, start, end, ts_min, next(self.log_ids), data.draw(st.booleans(), label="seal"))
-            )
+            wrong = [0, max(0, progress - 1), progress + 1]
+            start = data.draw(st.sampled_from([progress] * 12 + wrong), label="from")
+            end = max(start, facts.checkpoint) + data.draw(st.integers(1, 4), label="length")
+            right = max(start, facts.checkpoint) + 1
+            ts_min = data.draw(st.sampled_from([right] * 9 + [start + 1]), label="ts_min")
+            seal = data.draw(st.sampled_from([False, False, True]), label="seal")
+            ranges.append(Range(partition, start, end, ts_min, next(self.log_ids), seal))
         checkpoint = data.draw(st.none() | st.integers(max(0, facts.checkpoint - 1), facts.checkpoint + 3), label="C'")
         return channel, epoch, ranges, checkpoint
 
@@ -133,50 +151,36 @@ class StoreMachine(RuleBasedStateMachine):
         )
         return Save(channel, epoch, lanes, None if checkpoint is None else position(checkpoint))
 
-    @rule(sent=st.lists(requests, min_size=1, max_size=4))
-    def deliver(self, sent: list[Request]) -> None:
-        """Requests arrive at once, first, again, or long after their writer died."""
+    def _deliver(self, sent: Sequence[Request], fault: str) -> None:
+        """Requests arrive at once: for the first time, again, or long after their writer died; the database may fail."""
+        faults = self.world.faults
+        faults.lose_reply, faults.fail_commit = fault == "reply", fault == "commit"
+        faults.fail_statement = 2 + len(self.sent) % 9 if fault == "statement" else 0
         calls = [self.world.store.save_binlog_paths([self._part(request)], caller=CALLER) for request in sent]
-        answers = [answer for (answer,) in self.run(_gather(calls))]
+        answers = self.run(_gather(calls))
+        if fault in {"reply", "commit"}:
+            # The caller cannot know which.
+            assert {type(answer) for answer in answers} == {CommitOutcomeUnknownError}
+        elif fault == "statement" and not faults.fail_statement:
+            assert {type(answer) for answer in answers} == {StoreUnavailableError}
+        faults_fired = fault == "commit" or (fault == "statement" and not faults.fail_statement)
+        faults.fail_statement = 0
+        if faults_fired:
+            return
         for request, answer in zip(sent, answers, strict=True):
             expected, lanes = self.model.save(*request)
-            assert reasons([answer]) == [expected]
-            assert [lane.outcome.name for lane in answer.lanes] == lanes
+            if fault != "reply":
+                assert reasons(answer) == [expected]
+                assert [lane.outcome.name for lane in answer[0].lanes] == lanes
 
-    @rule(sent=st.lists(requests, min_size=1, max_size=3), done=st.booleans())
-    def deliver_and_lose_the_reply(self, sent: list[Request], done: bool) -> None:
-        """COMMIT fails or its reply is lost; the caller cannot know which."""
-        self.world.faults.lose_reply, self.world.faults.fail_commit = done, not done
-        calls = [self.world.store.save_binlog_paths([self._part(request)], caller=CALLER) for request in sent]
-        assert {type(answer) for answer in self.run(_gather(calls))} == {CommitOutcomeUnknownError}
-        if done:
-            for request in sent:
-                self.model.save(*request)
-
-    @rule(request=requests, statement=st.integers(1, 12))
-    def deliver_and_fail_a_statement(self, request: Request, statement: int) -> None:
-        """The database fails in the middle: nothing is done, and the caller is told so."""
-        self.world.faults.fail_statement = statement
-        call = self.world.store.save_binlog_paths([self._part(request)], caller=CALLER)
-        (answer,) = self.run(_gather([call]))
-        if self.world.faults.fail_statement == 0:
-            assert isinstance(answer, StoreUnavailableError)
-        else:
-            assert reasons(answer) == [self.model.save(*request)[0]]
-        self.world.faults.fail_statement = 0
-
-    # ---- checkpoints --------------------------------------------------------------------------------------------------------
-
-    @rule(data=st.data())
-    def move_checkpoints(self, data: st.DataObject) -> None:
+    def _move(self, data: st.DataObject) -> None:
         """Entries of any channels and epochs, some channels twice, some behind."""
         entries = []
-        for _ in range(data.draw(st.integers(1, 4))):
+        for _ in range(data.draw(st.integers(1, 4), label="entries")):
             channel = data.draw(st.sampled_from(sorted(self.model.channels)), label="channel")
-            seen = self.epochs_seen[channel]
-            epoch = data.draw(st.sampled_from([*seen, *seen[-1:] * 12]), label="epoch")
             ahead = data.draw(st.sampled_from([1, 1, 1, 2, 5, 0, -1]), label="ahead")
-            entries.append((channel, epoch, max(0, self.model.channels[channel].checkpoint + ahead)))
+            timestamp = max(0, self.model.channels[channel].checkpoint + ahead)
+            entries.append((channel, self._epoch(data, channel), timestamp))
         moves = [CheckpointMove(channel, epoch, position(timestamp)) for channel, epoch, timestamp in entries]
         answers = self.run(self.world.store.update_channel_checkpoints(moves, caller=CALLER))
         assert reasons(answers) == [self.model.move(*entry) for entry in entries]
@@ -184,18 +188,37 @@ class StoreMachine(RuleBasedStateMachine):
     # ---- owners -------------------------------------------------------------------------------------------------------------
 
     @rule(data=st.data())
-    def release(self, data: st.DataObject) -> None:
+    def own(self, data: st.DataObject) -> None:
+        """Datanodes and claimants come, go, and say how they are."""
+        what = data.draw(
+            st.sampled_from(["start"] * 3 + ["report"] * 3 + ["release"] * 2 + ["claim"] * 2 + ["watch"]), label="what"
+        )
+        if what == "start":
+            node_id = self._register(data.draw(st.integers(0, SLOTS - 1), label="slot"))
+            if data.draw(st.sampled_from([True, True, True, False]), label="watches"):
+                self._watch(self.model.sessions[node_id])
+                self._assign()
+        elif what == "claim":
+            force = data.draw(st.sampled_from([False, False, False, True]), label="force")
+            self._claim(data.draw(st.sampled_from(["q1", "q2"]), label="name"), force=force)
+        elif what == "release":
+            self._release(data)
+        elif self.model.sessions:
+            # The newest ones live.
+            session = data.draw(st.sampled_from(list(self.model.sessions.values())[-5:]), label="session")
+            self._watch(session) if what == "watch" else self._report(data, session)
+
+    def _release(self, data: st.DataObject) -> None:
         """An owner of now or before hands its channel back."""
         channel = data.draw(st.sampled_from(sorted(self.model.channels)), label="channel")
-        epoch = data.draw(st.sampled_from([*self.epochs_seen[channel], self.epochs_seen[channel][-1]]), label="epoch")
+        epoch = self._epoch(data, channel)
         checkpoint = self.model.channels[channel].checkpoint
         timestamp = data.draw(st.none() | st.integers(max(0, checkpoint - 1), checkpoint + 2), label="C'")
         release = ChannelRelease(channel, epoch, None if timestamp is None else position(timestamp))
         answers = self.run(self.world.store.release_channels([release], caller=CALLER))
         assert reasons(answers) == [self.model.release(channel, epoch, timestamp)]
 
-    @rule(name=st.sampled_from(["q1", "q2"]), force=st.sampled_from([False, False, False, True]))
-    def claim(self, name: str, force: bool) -> None:
+    def _claim(self, name: str, *, force: bool) -> None:
         """A claimant takes what it gets."""
         wanted = sorted(self.model.channels)
         answers = self.run(self.world.store.claim_channels(name, wanted, force=force, caller=CALLER))
@@ -209,8 +232,7 @@ class StoreMachine(RuleBasedStateMachine):
                 self._adopt_epoch(channel, answer.info.epoch)
                 assert answer.info.owner == name
 
-    @rule(slot=st.integers(0, SLOTS - 1))
-    def register(self, slot: int) -> None:
+    def _register(self, slot: int) -> int:
         """A task starts, for the first time or again."""
         registered = self.run(
             self.world.store.register_datanode("job", slot, [self.managed], host="h", pid=1, caller=CALLER)
@@ -222,12 +244,10 @@ class StoreMachine(RuleBasedStateMachine):
         assert node_id not in self.model.sessions
         name = f"job/{slot}#{node_id}"
         self.model.sessions[node_id] = Session(node_id, name, slot, self.model.now_ms)
+        return node_id
 
-    @precondition(lambda self: self.model.sessions)
-    @rule(data=st.data())
-    def watch(self, data: st.DataObject) -> None:
+    def _watch(self, session: Session) -> None:
         """A session begins to watch, or finds out that it is over."""
-        session = data.draw(st.sampled_from(list(self.model.sessions.values())), label="session")
         (answer,) = self.run(_gather([self.world.store.watch_datanode(session.node_id)]))
         if session.ended:
             assert isinstance(answer, SessionNotFoundError)
@@ -238,11 +258,8 @@ class StoreMachine(RuleBasedStateMachine):
         }
         assert {(w.channel_name, w.epoch, w.release, w.flush_timestamp) for w in answer.channels} == expected
 
-    @precondition(lambda self: self.model.sessions)
-    @rule(data=st.data())
-    def report(self, data: st.DataObject) -> None:
+    def _report(self, data: st.DataObject, session: Session) -> None:
         """A heartbeat, perhaps the last one."""
-        session = data.draw(st.sampled_from(list(self.model.sessions.values())), label="session")
         names = data.draw(st.sets(st.sampled_from(self.channel_names(managed=True))), label="channels")
         consumed = {
             n: self.model.channels[n].checkpoint + data.draw(st.integers(0, 6), label="consumed") for n in names
@@ -277,8 +294,7 @@ class StoreMachine(RuleBasedStateMachine):
             return DataNodeState.INITIALIZING
         return DataNodeState.HEALTHY if self.model.owned(session) else DataNodeState.IDLE
 
-    @rule()
-    def assign(self) -> None:
+    def _assign(self) -> None:
         """The job: only what is free, only to who watches, and everything that is free if somebody does."""
         before = {c.name: c.owner for c in self.model.channels.values()}
         self.run(self.world.store.run_assignment_job())
@@ -300,50 +316,54 @@ class StoreMachine(RuleBasedStateMachine):
                 channel = self.model.channels[watched.channel_name]
                 channel.releasing = channel.releasing or watched.release
 
-    @rule(ms=st.sampled_from([1, 1, 1, 2 * CLAIM_LEASE_MS]))
-    def wait(self, ms: int) -> None:
+    # ---- what happens to them -----------------------------------------------------------------------------------------------
+
+    @rule(data=st.data())
+    def happen(self, data: st.DataObject) -> None:
+        """Time, crashes, jobs, drops."""
+        often = ["flush", "flush", "leases", "crash", "assign"]
+        what = data.draw(st.sampled_from(often * 3 + ["channel", "partition"]), label="what")
+        if what == "flush":
+            self._flush(data)
+        elif what == "leases":
+            self._wait(data.draw(st.sampled_from([1, 2 * CLAIM_LEASE_MS]), label="ms"))
+            self._lose_sessions()
+        elif what == "crash":
+            self._crash()
+        elif what == "assign":
+            self._assign()
+        elif what == "channel" and self.sent:
+            self._drop_channel(data.draw(st.sampled_from(self.sent), label="last save"))
+        elif what == "partition":
+            self._drop_partition()
+
+    def _wait(self, ms: int) -> None:
         """Time passes: hardly any, or more than any lease."""
         self.world.clock.advance(ms)
         self.model.now_ms += ms
 
-    @rule()
-    def lose_sessions(self) -> None:
+    def _lose_sessions(self) -> None:
         """The job: whoever was not heard of is gone."""
         expected = {session.node_id for session in self.model.expired()}
         assert set(self.run(self.world.store.run_lease_job()).ended) == expected
         for node_id in expected:
             self.model.end_session(self.model.sessions[node_id])
 
-    # ---- flush, drops, crashes ----------------------------------------------------------------------------------------------
-
-    @rule(timestamp=st.sampled_from([0, 0, 0, 3, 8, 15]), collection=st.sampled_from(["managed", "claimed"]))
-    def flush(self, timestamp: int, collection: str) -> None:
-        """Somebody wants everything durable."""
-        flush = self.run(self.world.store.flush(collection, timestamp, caller=CALLER))
-        names = self.channel_names(managed=collection == "managed")
-        targets = self.model.flush(flush.flush_id, names, timestamp)
-        assert {t.channel_name: t.timestamp for t in flush.targets} == targets
-
-    @rule(request=requests, really=st.sampled_from([False, False, True]))
-    def drop_channel(self, request: Request, really: bool) -> None:
-        """A drop with its last save; rarely, for nothing comes after it."""
+    def _drop_channel(self, request: Request) -> None:
+        """A drop with its last save."""
         channel, epoch, ranges, checkpoint = request
-        if really or self.model.channels[channel].dropped or epoch != self.model.channels[channel].epoch:
-            answer = self.run(self.world.store.drop_virtual_channel(self._part(request), caller=CALLER))
-            assert reasons([answer]) == [self.model.drop(channel, epoch, ranges, checkpoint)]
+        answer = self.run(self.world.store.drop_virtual_channel(self._part(request), caller=CALLER))
+        assert reasons([answer]) == [self.model.drop(channel, epoch, ranges, checkpoint)]
 
-    @rule(really=st.sampled_from([False] * 4 + [True]))
-    def drop_partition(self, really: bool) -> None:
+    def _drop_partition(self) -> None:
         """A partition goes, in every channel of its collection."""
-        if really:
-            self.run(self.world.store.drop_partition(self.managed, "other", caller=CALLER))
-            for name in self.channel_names(managed=True):
-                lane = self.model.channels[name].lane(self.partitions[3])
-                lane.dropped = True
-                lane.drop()
+        self.run(self.world.store.drop_partition(self.managed, "other", caller=CALLER))
+        for name in self.channel_names(managed=True):
+            lane = self.model.channels[name].lane(self.partitions[3])
+            lane.dropped = True
+            lane.drop()
 
-    @rule()
-    def crash(self) -> None:
+    def _crash(self) -> None:
         """The process dies, another one opens the database; what was acknowledged is there."""
 
         async def crash() -> None:
@@ -351,6 +371,15 @@ class StoreMachine(RuleBasedStateMachine):
             await self.world.open(seal_policy=NEVER_SEAL)
 
         self.run(crash())
+
+    def _flush(self, data: st.DataObject) -> None:
+        """Somebody wants everything durable."""
+        collection = data.draw(st.sampled_from(["managed", "managed", "claimed"]), label="collection")
+        timestamp = data.draw(st.sampled_from([0, 0, 0, 3, 8, 15]), label="F")
+        flush = self.run(self.world.store.flush(collection, timestamp, caller=CALLER))
+        names = self.channel_names(managed=collection == "managed")
+        targets = self.model.flush(flush.flush_id, names, timestamp)
+        assert {t.channel_name: t.timestamp for t in flush.targets} == targets
 
     # ---- what must always be so ---------------------------------------------------------------------------------------------
 
