@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from prometheus_client.parser import text_string_to_metric_families
 
 from datacoord.client import CoordinatorClient
 from datacoord.failpoints import ENVIRONMENT_VARIABLE
@@ -23,6 +25,16 @@ from server.running_coordinator import QUICK, CoordinatorProcess, claim, definit
 APPLIED = common_pb2.OUTCOME_APPLIED
 ALREADY_APPLIED = common_pb2.OUTCOME_ALREADY_APPLIED
 SECONDS_MAX = 60
+
+
+def in_flight(process: CoordinatorProcess, method: str) -> float:
+    """Calls of a method that are in progress, by the coordinator's own metrics."""
+    with urllib.request.urlopen(f"http://{process.web_address}/metrics", timeout=SECONDS_MAX) as page:
+        for family in text_string_to_metric_families(page.read().decode()):
+            for sample in family.samples:
+                if sample.name == "datacoord_rpc_in_flight" and sample.labels["method"].endswith(method):
+                    return sample.value
+    return 0.0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -54,6 +66,8 @@ def test_a_call_in_progress_is_finished_and_new_ones_are_refused(tmp_path: Path)
             )
             saving.start()
             eventually(lambda: any(points.glob("coordinator.before_commit.held.*")))
+            # The commit that is held may be a background job's: the save itself must have come, too.
+            eventually(lambda: in_flight(process, "SaveBinlogPaths") == 1)
             process.process.send_signal(signal.SIGTERM)
             (points / "coordinator.before_commit.hold").unlink()
             saving.join(SECONDS_MAX)
