@@ -59,10 +59,12 @@ class StoreMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Looks at everything once more and closes."""
-        if self.managed:
-            self._compare_all()
-        self.run(self.world.store.close())
-        self.runner.close()
+        try:
+            if self.managed:
+                self._compare_all()
+        finally:
+            self.run(self.world.store.close())
+            self.runner.close()
 
     # ---- beginning ----------------------------------------------------------------------------------------------------------
 
