@@ -7,13 +7,16 @@ from typing import Any
 import pytest
 
 from datacoord.errors import ConfigInvalidError, InternalError, SourceUnavailableError
+from datanode_client.puller.actions import Deregister
 from datanode_client.puller.errors import ClusterIDMismatchError, DuplicateRequestError
-from datanode_client.puller.events import EntryBatch, RegionFeedEvent, ResolvedSpans
+from datanode_client.puller.events import EntryBatch, RegionErrorKind, RegionFeedEvent, RegionSpan, ResolvedSpans
 from datanode_client.puller.span import Span, encode_bytes
 from datanode_client.puller.tikv.client import TiKVClient
+from datanode_client.puller.tikv.codec import encode_deregister
 from datanode_client.puller.tikv.outbox import Outbox
 from datanode_client.puller.tikv.pd_client import PDClient, PDUnavailableError
 from datanode_client.puller.tikv.settings import TiKVSettings
+from datanode_client.puller.tikv.store_stream import StoreStream
 from datanode_client.puller.wire import cdcpb_pb2
 
 from .tikv_server.living import LivingCluster, living_cluster, until
@@ -141,6 +144,36 @@ async def test_a_store_is_asked_for_the_new_protocol_again_when_it_comes_back(
     assert [connection.multiplexed for connection in living.cluster.feeds[1].connections] == [True]
 
 
+async def test_a_store_speaks_one_protocol_at_a_time(living: LivingCluster, feed: Callable[[Span], Feeding]) -> None:
+    """Resolved timestamps of the old protocol name no request: beside the new one they would be taken for a newer request's."""
+    living.cluster.old_stores = {1}
+    left, right = feed(LEFT), feed(RIGHT)
+    await until(lambda: left.resolved and right.resolved)
+    living.cluster.old_stores.clear()
+    store = living.cluster.feeds[1]
+    store.disconnect(store.connections[0])
+    target = write(living, b"n", b"v")
+    await until(lambda: min(left.resolved, right.resolved) > target)
+
+    assert [connection.multiplexed for connection in store.connections] == [False, False]
+
+
+async def test_a_request_that_ended_before_it_was_refused_is_not_sent_again(
+    living: LivingCluster, client: TiKVClient
+) -> None:
+    """On a stream of its own it would cost the store, for a feed that is no more."""
+    stream = StoreStream(1, None)
+    stream.send(encode_deregister(1, Deregister(1, 7, 5)))
+    stream.send(cdcpb_pb2.ChangeDataRequest(region_id=7, request_id=5))
+    stream.send(cdcpb_pb2.ChangeDataRequest(region_id=7, request_id=(3 << 32) + 1))
+    client._streams[1, None] = stream
+    client._stream_tasks[stream] = asyncio.create_task(asyncio.sleep(0))
+
+    client._fall_back(stream)
+
+    assert list(client._streams) == [(1, 3)]
+
+
 async def test_a_feed_that_ends_is_deregistered_and_its_neighbour_goes_on(
     living: LivingCluster, feed: Callable[[Span], Feeding]
 ) -> None:
@@ -183,6 +216,24 @@ async def test_a_slow_consumer_stops_the_stream_and_not_the_memory(
     assert 2000 < max(waiting) < 2000 + 1000
 
 
+async def test_a_feed_that_ends_with_its_backlog_full_sets_the_shared_stream_free(
+    living: LivingCluster, client: TiKVClient, feed: Callable[[Span], Feeding]
+) -> None:
+    """The stream waits for room that nobody would make any more."""
+    left, right = feed(LEFT), feed(RIGHT)
+    await until(lambda: left.resolved and right.resolved)
+    left.may_go_on.clear()
+    for _ in range(10):
+        write(living, b"b", b"v" * 1000)
+    await until(lambda: not client._outboxes[1]._room.is_set())
+    target = write(living, b"n", b"v")
+
+    await left.end()
+    await until(lambda: right.resolved > target)
+
+    assert right.values == [b"v"]
+
+
 async def test_a_store_that_comes_back_elsewhere_is_found(
     living: LivingCluster, feed: Callable[[Span], Feeding]
 ) -> None:
@@ -201,18 +252,19 @@ async def test_a_store_that_comes_back_elsewhere_is_found(
 
 
 async def test_a_store_that_pd_has_forgotten_does_not_hold_its_regions(
-    living: LivingCluster, feed: Callable[[Span], Feeding]
+    living: LivingCluster, client: TiKVClient, feed: Callable[[Span], Feeding]
 ) -> None:
-    """Its regions are led by others, as PD knows."""
-    feeding = feed(LEFT)
-    await until(lambda: feeding.resolved)
-
+    """PD is asked again who leads them, until it is somebody who exists."""
     living.cluster.tombstones.add(1)
-    living.cluster.take_down(1)
+    feeding = feed(LEFT)
+    await until(lambda: 1 in client.stats() and client.stats()[1].errors[RegionErrorKind.GET_STORE_FAILED] > 1)
+
+    living.cluster.transfer_leader(living.cluster.topology.regions[0], 2)
     target = write(living, b"b", b"v")
     await until(lambda: feeding.resolved > target)
 
     assert feeding.values == [b"v"]
+    assert not living.cluster.feeds[1].seen_requests
 
 
 async def test_a_pd_that_hangs_is_given_up_and_its_successor_found(
@@ -252,11 +304,13 @@ async def test_a_pd_without_a_leader_fails_a_call_within_its_deadline(living: Li
     await pd.close()
 
 
-async def test_the_pd_of_another_cluster_is_never_believed(living: LivingCluster) -> None:
-    """Its regions have the same ids and other keys."""
+@pytest.mark.parametrize("its_leader", [0, 1])
+async def test_the_pd_of_another_cluster_is_never_believed(living: LivingCluster, its_leader: int) -> None:
+    """Its regions have the same ids and other keys, be it the leader we know or one we have to look for."""
     pd = PDClient(living.server.pd_addresses, 2.0)
     await pd.stores()
     living.cluster.cluster_id += 1
+    living.cluster.pd_leader = its_leader
 
     with pytest.raises(ClusterIDMismatchError, match="check the addresses"):
         await pd.stores()
@@ -329,6 +383,16 @@ async def test_an_outbox_hands_out_what_it_has_before_it_fails() -> None:
     assert await outbox.get() == ResolvedSpans(5, [])
     with pytest.raises(InternalError, match="first"):
         await outbox.get()
+
+
+async def test_nobody_waits_for_room_in_an_outbox_that_failed() -> None:
+    """Its stream has others to serve."""
+    outbox = Outbox(0)
+    outbox.put(ResolvedSpans(5, [RegionSpan(1, LEFT)]))
+    outbox.fail(InternalError("over"))
+
+    async with asyncio.timeout(5):
+        await outbox.wait_for_room()
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,20 @@ async def test_a_transaction_of_a_living_client_is_left_alone(
     assert set(mvcc.locks) == {b"z", b"a"}
 
 
+async def test_an_async_commit_of_a_living_client_is_left_alone(
+    living: LivingCluster, resolver: TiKVLockResolver
+) -> None:
+    """To ask for a key that it has not locked yet would roll it back."""
+    mvcc, start_ts = living.cluster.mvcc, living.cluster.tso()
+    min_commit_ts = start_ts + 5
+    lock(mvcc, start_ts, b"a", use_async_commit=True, min_commit_ts=min_commit_ts, ttl_ms=10**9, secondaries=(b"n",))
+
+    assert await resolver.resolve(1, living.cluster.tso()) == 0
+
+    assert set(mvcc.locks) == {b"a"}
+    assert not mvcc.status(b"n", start_ts).known
+
+
 async def test_a_young_lock_is_left_alone_however_its_transaction_stands(
     living: LivingCluster, resolver: TiKVLockResolver
 ) -> None:
@@ -106,21 +120,24 @@ async def test_a_young_lock_is_left_alone_however_its_transaction_stands(
     assert set(living.cluster.mvcc.locks) == {b"a"}
 
 
+@pytest.mark.parametrize("primary_min_offset", [5, 9])
 async def test_an_async_commit_with_all_keys_locked_is_committed(
-    living: LivingCluster, resolver: TiKVLockResolver
+    living: LivingCluster, resolver: TiKVLockResolver, primary_min_offset: int
 ) -> None:
     """Its client was told that it had succeeded; rolling it back would take that back."""
     mvcc, start_ts = living.cluster.mvcc, living.cluster.tso()
-    lock(mvcc, start_ts, b"z", use_async_commit=True, min_commit_ts=start_ts + 5, secondaries=(b"a", b"n"))
+    commit_ts = start_ts + max(primary_min_offset, 7)
+    primary_min = start_ts + primary_min_offset
+    lock(mvcc, start_ts, b"z", use_async_commit=True, min_commit_ts=primary_min, secondaries=(b"a", b"n"))
     lock(mvcc, start_ts, b"a", b"n", primary=b"z", use_async_commit=True, min_commit_ts=start_ts + 7)
     await wait_for_ttl(living)
 
     assert await resolver.resolve(1, living.cluster.tso()) == 1
-    assert [(change.key, change.commit_ts) for change in mvcc.history] == [(b"a", start_ts + 7)]
+    assert [(change.key, change.commit_ts) for change in mvcc.history] == [(b"a", commit_ts)]
     assert await resolver.resolve(2, living.cluster.tso()) == 1
 
     assert not mvcc.locks
-    assert {change.commit_ts for change in mvcc.history} == {start_ts + 7}
+    assert {change.commit_ts for change in mvcc.history} == {commit_ts}
 
 
 async def test_an_async_commit_with_a_key_missing_is_rolled_back_for_ever(
@@ -189,14 +206,14 @@ async def test_more_locks_than_one_answer_holds_are_all_resolved(
     living: LivingCluster, resolver: TiKVLockResolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A dead client may have locked a million keys."""
-    monkeypatch.setattr(lock_resolver, "SCAN_LOCK_LIMIT", 3)
+    monkeypatch.setattr(lock_resolver, "SCAN_LOCK_LIMIT", 1)
     for number in range(10):
-        lock(living.cluster.mvcc, living.cluster.tso(), b"a%d" % number)
+        lock(living.cluster.mvcc, living.cluster.tso(), b"a%d" % number, ttl_ms=10**9 if number == 5 else TTL_MS)
     await wait_for_ttl(living)
 
-    assert await resolver.resolve(1, living.cluster.tso()) == 10
+    assert await resolver.resolve(1, living.cluster.tso()) == 9
 
-    assert not living.cluster.mvcc.locks
+    assert set(living.cluster.mvcc.locks) == {b"a5"}
 
 
 async def test_a_region_that_moved_or_a_store_that_hangs_ends_the_attempt(

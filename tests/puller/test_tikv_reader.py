@@ -14,6 +14,9 @@ import pytest
 from datacoord.errors import SourceInvalidError, SourceLostError, SourceUnavailableError
 from datacoord.positions import Position
 from datanode_client.puller.span import Span, encode_bytes
+from datanode_client.puller.tikv.gc_safe_point import RETRY_SECONDS, GCSafePointKeeper
+from datanode_client.puller.tikv.pd_client import PDUnavailableError
+from datanode_client.sources import tikv
 from datanode_client.sources.base import (
     OP_COLUMN,
     OP_DELETE,
@@ -34,6 +37,7 @@ from datanode_client.sources.tikv import (
     propose_split_keys,
 )
 
+from .socket_run import SteppedClock
 from .tikv_server.living import LivingCluster, living_cluster
 from .tikv_server.mvcc import DELETE, PUT, Lock
 from .tikv_server.workload import Workload
@@ -224,6 +228,26 @@ async def test_what_waits_goes_to_disk_and_comes_back(living: LivingCluster, tmp
     assert len(found) > 50
 
 
+async def test_batches_are_of_bounded_size_and_end_between_messages(
+    living: LivingCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first scan of a large table resolves all of it at once."""
+    monkeypatch.setattr(tikv, "BATCH_ROWS", 5)
+    last = 0
+    for number in range(12):
+        last = write(living, *((key, b"%d" % number) for key in KEYS[:3]))
+    reader = factory(living)(context(TIKV_CHANGES_SCHEMA))
+    await reader.open(Position(0))
+
+    batches = [event for event in await read_to(reader, last) if isinstance(event, MessageBatch)]
+    await reader.close()
+
+    assert [batch.rows.num_rows for batch in batches] == [6] * 6
+    assert [batch.rows.column(TIMESTAMP_COLUMN)[-1].as_py() for batch in batches] == [
+        batch.position.timestamp for batch in batches
+    ]
+
+
 async def test_a_position_of_another_cluster_or_key_range_is_refused(living: LivingCluster) -> None:
     """Timestamps of two clusters compare well and mean nothing to each other; keys of another range were never read."""
     make = factory(living)
@@ -267,6 +291,38 @@ async def test_history_is_kept_while_a_channel_is_read_and_some_time_after(livin
             write(living, (b"a", b"2"))
             await again.next()
     await again.close()
+
+
+class RecordingPD:
+    """PD, as far as it keeps history; each answer may be a failure."""
+
+    def __init__(self, *answers: int | Exception) -> None:
+        self.registered: list[int] = []
+        self._answers = list(answers)
+
+    async def update_service_gc_safe_point(self, service_id: str, ttl_seconds: int, safe_point: int) -> int:
+        answer = self._answers.pop(0) if self._answers else safe_point
+        if isinstance(answer, Exception):
+            raise answer
+        self.registered.append(safe_point)
+        return answer
+
+
+async def test_what_was_handed_out_lately_stays_kept() -> None:
+    """It may still wait in a buffer: then a restart begins before it."""
+    clock, pd = SteppedClock(), RecordingPD(100, PDUnavailableError("away"))
+    keeper = GCSafePointKeeper(pd, "s", hold_back_seconds=10, ttl_seconds=100, clock=clock)  # type: ignore[arg-type]
+    await keeper.begin(100)
+    running = asyncio.create_task(keeper.run())
+    for ts, step_seconds in ((200, 10), (200, RETRY_SECONDS), (300, 10), (400, 10)):
+        await asyncio.sleep(0)
+        keeper.handed_out(ts)
+        clock.advance(step_seconds)
+        for _ in range(5):
+            await asyncio.sleep(0)
+    running.cancel()
+
+    assert pd.registered == [100, 100, 200, 300]
 
 
 async def test_a_first_scan_may_begin_again_anywhere_in_it(living: LivingCluster) -> None:

@@ -67,12 +67,7 @@ class PDClient:
         """
         request = pdpb_pb2.ScanRegionsRequest(start_key=span.start, end_key=span.end, limit=limit)
         response = await self._call(calls.SCAN_REGIONS, request)
-        if response.regions:
-            return [decode_region(found.region, found.leader) for found in response.regions]
-        return [
-            decode_region(region, leader)
-            for region, leader in zip(response.region_metas, response.leaders, strict=False)
-        ]
+        return [decode_region(found.region, found.leader) for found in response.regions]
 
     async def region_by_id(self, region_id: int) -> pdpb_pb2.Region | None:
         """A region and its leader; None if there is none, or nobody is known to lead it. Raises as `scan_regions`."""

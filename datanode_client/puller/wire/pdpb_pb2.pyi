@@ -154,16 +154,12 @@ class Region(_message.Message):
     def __init__(self, region: _Optional[_Union[_metapb_pb2.Region, _Mapping]] = ..., leader: _Optional[_Union[_metapb_pb2.Peer, _Mapping]] = ...) -> None: ...
 
 class ScanRegionsResponse(_message.Message):
-    __slots__ = ("header", "region_metas", "leaders", "regions")
+    __slots__ = ("header", "regions")
     HEADER_FIELD_NUMBER: _ClassVar[int]
-    REGION_METAS_FIELD_NUMBER: _ClassVar[int]
-    LEADERS_FIELD_NUMBER: _ClassVar[int]
     REGIONS_FIELD_NUMBER: _ClassVar[int]
     header: ResponseHeader
-    region_metas: _containers.RepeatedCompositeFieldContainer[_metapb_pb2.Region]
-    leaders: _containers.RepeatedCompositeFieldContainer[_metapb_pb2.Peer]
     regions: _containers.RepeatedCompositeFieldContainer[Region]
-    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., region_metas: _Optional[_Iterable[_Union[_metapb_pb2.Region, _Mapping]]] = ..., leaders: _Optional[_Iterable[_Union[_metapb_pb2.Peer, _Mapping]]] = ..., regions: _Optional[_Iterable[_Union[Region, _Mapping]]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., regions: _Optional[_Iterable[_Union[Region, _Mapping]]] = ...) -> None: ...
 
 class UpdateServiceGCSafePointRequest(_message.Message):
     __slots__ = ("header", "service_id", "TTL", "safe_point")
