@@ -338,6 +338,31 @@ async def test_a_feed_that_cannot_go_on_leaves_the_others_alone(
     await until(lambda: requests(living) == 1)
 
 
+async def test_nothing_is_taken_in_for_a_feed_behind_what_it_failed_with(
+    living: LivingCluster, client: TiKVClient, feed: Callable[[Span], Feeding]
+) -> None:
+    """Its consumer may be slow to hear of it; what other regions send meanwhile would look as if nothing had happened."""
+    living.cluster.split(encode_bytes(b"f"))
+    living.cluster.topology.tell_pd()
+    left, right = feed(LEFT), feed(RIGHT)
+    await until(lambda: left.resolved and right.resolved)
+    outbox = client._outboxes[1]
+    left.may_go_on.clear()
+    await until(lambda: outbox._events)
+
+    error = cdcpb_pb2.Error(duplicate_request=cdcpb_pb2.DuplicateRequest())
+    living.cluster.feeds[1].give_up(living.cluster.topology.regions[0], error)
+    await until(lambda: outbox._error)
+    write(living, b"g", b"of the other region")
+    target = write(living, b"n", b"v")
+    await until(lambda: right.resolved > target)
+    left.may_go_on.set()
+
+    with pytest.raises(DuplicateRequestError):
+        await left.task
+    assert left.values == []
+
+
 async def test_a_bug_ends_the_feeds_aloud(
     living: LivingCluster, client: TiKVClient, monkeypatch: pytest.MonkeyPatch, feed: Callable[[Span], Feeding]
 ) -> None:

@@ -160,7 +160,7 @@ class PDClient:
                 except grpc.aio.AioRpcError as error:
                     failures.append(f"{address} {error.code().name}: {error.details()}")
                     continue
-                self._check_cluster(address, response.header.cluster_id)
+                self._cluster_id = self._cluster_id or response.header.cluster_id
                 members = [host for member in response.members for host in _hosts(member)]
                 self._addresses = list(dict.fromkeys([*self._addresses, *members]))
                 leaders = _hosts(response.leader)
@@ -174,12 +174,6 @@ class PDClient:
                 "addresses are right",
                 addresses=",".join(self._addresses),
             )
-
-    def _check_cluster(self, address: str, cluster_id: int) -> None:
-        if not self._cluster_id:
-            self._cluster_id = cluster_id
-        elif cluster_id != self._cluster_id:
-            raise self._mismatch(address, f"it belongs to cluster {cluster_id}")
 
     def _mismatch(self, address: str, failure: str) -> ClusterIDMismatchError:
         return ClusterIDMismatchError(
