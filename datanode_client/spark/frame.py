@@ -103,7 +103,9 @@ def _read(spark: SparkSession, root: str, schema: StructType, logs: _Logs, *, wi
 def _parquet(
     spark: SparkSession, root: str, schema: StructType, logs: Sequence[LogObject], with_channel: bool
 ) -> DataFrame:
-    frame = spark.read.schema(schema).parquet(*(f"{root}/{log.path}" for log in logs))
+    # Spark takes paths for patterns.
+    literal = re.sub(r"([{}\[\]*?\\])", r"\\\1", root)
+    frame = spark.read.schema(schema).parquet(*(f"{literal}/{log.path}" for log in logs))
     if not with_channel:
         return frame
     path = F.col("_metadata.file_path")

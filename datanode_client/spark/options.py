@@ -1,6 +1,7 @@
 """Options of the data source `datacoord`, for writing and for reading: one table, which the documentation is tested against."""
 
 import hashlib
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -16,6 +17,10 @@ FORMAT: Final = "datacoord"
 OPERATIONS: Final = ("append", "upsert", "delete")
 """What a row may do, as words of `operation` and `operationColumn`."""
 
+Condition = tuple[str, str, Any]
+"""One condition of the option `filters`: column, operator, value."""
+
+_OPERATORS: Final = frozenset({"=", "==", "!=", "<", "<=", ">", ">=", "in", "not in"})
 _OWNER = re.compile(rf"[A-Za-z0-9_.:/-]{{1,{OWNER_NAME_CHARS_MAX}}}")
 _CHANNELS = re.compile(r"\d{1,9}(-\d{1,9})?(,\d{1,9}(-\d{1,9})?)*")
 _SPARKS_OWN: Final = frozenset({"queryname", "checkpointlocation"})
@@ -68,6 +73,27 @@ def _channels(value: str) -> str:
     if not _CHANNELS.fullmatch(compact):
         raise ValueError("indexes and ranges of indexes with commas between them, like 0,4-7")
     return compact
+
+
+def _conditions(value: str) -> tuple[Condition, ...]:
+    rule = (
+        'conditions in JSON, as pyarrow\'s read_table takes them, like [["key", ">", 7], ["area", "in", ["eu", "us"]]]'
+    )
+    try:
+        parsed = json.loads(value)
+        conditions = tuple((name, operator, operand) for name, operator, operand in parsed)
+    except (ValueError, TypeError) as error:
+        raise ValueError(rule) from error
+    for name, operator, operand in conditions:
+        lists = operator in {"in", "not in"}
+        if (
+            not isinstance(name, str)
+            or operator not in _OPERATORS
+            or operand is None
+            or isinstance(operand, list) != lists
+        ):
+            raise ValueError(rule)
+    return conditions
 
 
 def _option(name: str, default: Any, read: Callable[[str], Any] = _text) -> Any:
@@ -242,10 +268,12 @@ class ReadOptions(_Options):
 
     Attributes:
         with_timestamp: give the system's column `_timestamp` too.
+        filters: only rows for which all of these are true; they go down to Parquet.
         max_partition_bytes: rows of one task, by their size in memory.
     """
 
     with_timestamp: bool = _option("withTimestamp", False, _truth)
+    filters: tuple[Condition, ...] = _option("filters", (), _conditions)
     max_partition_bytes: int = _option("maxPartitionBytes", 128 * 1024 * 1024, _number(1, 2**40))
 
 

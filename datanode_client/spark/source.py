@@ -1,12 +1,16 @@
-"""`spark.read.format("datacoord")`: a collection as Arrow batches, read by Python tasks."""
+"""`spark.read.format("datacoord")`: a collection as Arrow batches, read by Python tasks.
 
-from collections.abc import Iterable, Iterator
-from functools import reduce
-from operator import and_
+It does not implement `pushFilters`: Spark 4.3 keeps what a reader was planned with per `load()` and not per scan, so a frame that
+is used with two filters, or once with a filter and once without, would be answered for the wrong one. Filters of the option
+`filters` are the frame's own and are pushed down; so is everything in the native frames of `datanode_client.spark.frame`.
+"""
+
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+import pyarrow.parquet as pq
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -14,9 +18,8 @@ from datacoord.client import CoordinatorClient
 from datacoord.errors import InvalidFieldError
 from datacoord.objectstore import ObjectStore
 from datacoord.reading import TIMESTAMP_COLUMN, CollectionSchema, ReadUnit, read_unit, read_units
-from datanode_client.spark.options import ReadOptions
-from datanode_client.spark.pushdown import to_expression
-from datanode_client.spark.types import spark_schema, widened
+from datanode_client.spark.options import Condition, ReadOptions
+from datanode_client.spark.types import spark_schema
 
 _BATCH_ROWS = 65_536
 
@@ -43,7 +46,7 @@ class CollectionReader(DataSourceReader):
         schema: what to give; a schema of the user's may have fewer columns, in any order, of types they can be cast to.
 
     Raises:
-        InvalidFieldError: the collection has no such column.
+        InvalidFieldError: the collection has no such column, or a filter compares a column with what it cannot be.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -60,23 +63,7 @@ class CollectionReader(DataSourceReader):
                     column=name,
                 )
         self._wanted = self._collection.select([name for name in names if name], with_timestamp=False)
-        self._filters: list[pc.Expression] = []
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Takes the filters that mean exactly the same here, and gives back the others."""
-        pushable = pa.schema(
-            [
-                stored.with_name(given.name)
-                for stored, given in zip(self._wanted, self._given, strict=True)
-                if _seen_as(stored.type).equals(given.type) and stored.name == given.name
-            ]
-        )
-        for offered in filters:
-            expression = to_expression(offered, pushable)
-            if expression is None:
-                yield offered
-            else:
-                self._filters.append(expression)
+        self._where = to_expression(options.filters, self._collection.columns)
 
     def partitions(self) -> list[InputPartition]:
         """Fixes which objects count, and packs them into tasks of about the same size."""
@@ -99,10 +86,9 @@ class CollectionReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs in a task: reads its units."""
         assert isinstance(partition, UnitsPartition)  # noqa: S101 - Spark gives back what `partitions` gave
-        where = reduce(and_, self._filters) if self._filters else None
         store = ObjectStore.from_uri(self._collection.storage_root)
         for unit in partition.units:
-            rows = read_unit(store, unit, self._collection, self._wanted, where)
+            rows = read_unit(store, unit, self._collection, self._wanted, self._where)
             columns = [
                 # Finer units than Spark's are cut off, as its own Parquet reader does.
                 column.cast(field.type, safe=False)
@@ -126,12 +112,36 @@ def _describe(options: ReadOptions) -> CollectionSchema:
         return CollectionSchema.of(client.describe_collection(options.collection))
 
 
-def _seen_as(stored: pa.DataType) -> pa.DataType:
-    """The type that Spark sees where nothing is widened or cut off; the type of text and time zones does not matter."""
-    if pa.types.is_large_string(stored):
-        return pa.string()
-    if pa.types.is_large_binary(stored):
-        return pa.binary()
-    if pa.types.is_timestamp(stored) and stored.tz is not None:
-        return pa.timestamp(stored.unit, "UTC")
-    return widened(stored)
+def to_expression(filters: tuple[Condition, ...], columns: pa.Schema) -> pc.Expression | None:
+    """What the option `filters` means; None = every row.
+
+    Args:
+        filters: conditions that must all be true.
+        columns: of the collection.
+
+    Raises:
+        InvalidFieldError: there is no such column, or it cannot be compared with the value.
+    """
+    if not filters:
+        return None
+    typed = []
+    for name, operator, value in filters:
+        index = columns.get_field_index(name)
+        if index < 0:
+            raise InvalidFieldError(
+                f"option filters names column {name!r}, but the collection has {', '.join(columns.names)}", column=name
+            )
+        kind = columns.field(index).type
+        try:
+            many = operator in {"in", "not in"}
+            typed.append((name, operator, [_typed(item, kind) for item in value] if many else _typed(value, kind)))
+        except (pa.ArrowException, TypeError, OverflowError) as error:
+            raise InvalidFieldError(
+                f"option filters compares column {name!r} with {value!r}, which is no {kind}: {error}", column=name
+            ) from error
+    return pq.filters_to_expression(typed)
+
+
+def _typed(value: object, kind: pa.DataType) -> pa.Scalar:
+    """A value of JSON as one of the column's type: dates, timestamps and decimals are written as text there."""
+    return pa.scalar(value).cast(kind)

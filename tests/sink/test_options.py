@@ -46,6 +46,24 @@ def test_a_wrong_option_says_what_it_may_be(given: dict[str, str], sentence: str
         SinkOptions.read({**NEEDED, **given})
 
 
+@pytest.mark.parametrize(
+    "filters",
+    [
+        "x",
+        '["key", ">", 7]',
+        '[["key", "~", 7]]',
+        '[["key", "in", 7]]',
+        '[["key", "=", [7]]]',
+        '[["key", "=", null]]',
+        "[[1, 2]]",
+    ],
+)
+def test_filters_that_are_none_say_what_they_look_like(filters: str) -> None:
+    """A filter that is taken for something else gives other rows."""
+    with pytest.raises(ConfigInvalidError, match=r"conditions in JSON.*\[\[\"key\", \">\", 7\]"):
+        ReadOptions.read({**NEEDED, "filters": filters})
+
+
 def test_an_option_of_the_sink_is_none_of_the_reader() -> None:
     """The same name of a format does not make the options the same."""
     with pytest.raises(ConfigInvalidError, match="no option 'timestampColumn'"):
