@@ -3,12 +3,13 @@
 from coordinator.core.model import SegmentState
 from coordinator.rpc import answers, validation
 from coordinator.rpc.guard import Call
+from coordinator.rpc.pending import Pending
 from coordinator.store import Store
 from datacoord.errors import InvalidFieldError
 from datacoord.v1 import admin_pb2
 
 
-class AdminServicer:
+class AdminServicer(Pending):
     """The servicer.
 
     Args:

@@ -60,6 +60,46 @@ class AdminServiceStub:
                 request_serializer=datacoord_dot_v1_dot_admin__pb2.GetFlushStateRequest.SerializeToString,
                 response_deserializer=datacoord_dot_v1_dot_admin__pb2.GetFlushStateResponse.FromString,
                 _registered_method=True)
+        self.FlushAll = channel.unary_unary(
+                '/datacoord.v1.AdminService/FlushAll',
+                request_serializer=datacoord_dot_v1_dot_admin__pb2.FlushAllRequest.SerializeToString,
+                response_deserializer=datacoord_dot_v1_dot_admin__pb2.FlushAllResponse.FromString,
+                _registered_method=True)
+        self.GetFlushAllState = channel.unary_unary(
+                '/datacoord.v1.AdminService/GetFlushAllState',
+                request_serializer=datacoord_dot_v1_dot_admin__pb2.GetFlushAllStateRequest.SerializeToString,
+                response_deserializer=datacoord_dot_v1_dot_admin__pb2.GetFlushAllStateResponse.FromString,
+                _registered_method=True)
+        self.SetSegmentState = channel.unary_unary(
+                '/datacoord.v1.AdminService/SetSegmentState',
+                request_serializer=datacoord_dot_v1_dot_admin__pb2.SetSegmentStateRequest.SerializeToString,
+                response_deserializer=datacoord_dot_v1_dot_admin__pb2.SetSegmentStateResponse.FromString,
+                _registered_method=True)
+        self.MarkSegmentsDropped = channel.unary_unary(
+                '/datacoord.v1.AdminService/MarkSegmentsDropped',
+                request_serializer=datacoord_dot_v1_dot_admin__pb2.MarkSegmentsDroppedRequest.SerializeToString,
+                response_deserializer=datacoord_dot_v1_dot_admin__pb2.MarkSegmentsDroppedResponse.FromString,
+                _registered_method=True)
+        self.GcControl = channel.unary_unary(
+                '/datacoord.v1.AdminService/GcControl',
+                request_serializer=datacoord_dot_v1_dot_admin__pb2.GcControlRequest.SerializeToString,
+                response_deserializer=datacoord_dot_v1_dot_admin__pb2.GcControlResponse.FromString,
+                _registered_method=True)
+        self.MoveChannel = channel.unary_unary(
+                '/datacoord.v1.AdminService/MoveChannel',
+                request_serializer=datacoord_dot_v1_dot_admin__pb2.MoveChannelRequest.SerializeToString,
+                response_deserializer=datacoord_dot_v1_dot_admin__pb2.MoveChannelResponse.FromString,
+                _registered_method=True)
+        self.Explain = channel.unary_unary(
+                '/datacoord.v1.AdminService/Explain',
+                request_serializer=datacoord_dot_v1_dot_admin__pb2.ExplainRequest.SerializeToString,
+                response_deserializer=datacoord_dot_v1_dot_admin__pb2.ExplainResponse.FromString,
+                _registered_method=True)
+        self.ListEvents = channel.unary_unary(
+                '/datacoord.v1.AdminService/ListEvents',
+                request_serializer=datacoord_dot_v1_dot_admin__pb2.ListEventsRequest.SerializeToString,
+                response_deserializer=datacoord_dot_v1_dot_admin__pb2.ListEventsResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -108,6 +148,78 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FlushAll(self, request, context):
+        """Flush of every collection at once: a target per active channel, set in one transaction, at what each has consumed.
+        Errors: none of its own. Retry: safe; a repetition is a new flush, perhaps with later targets.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetFlushAllState(self, request, context):
+        """Tells whether a FlushAll is done, and names the channels that are not there yet, the one that was heard longest ago
+        first, each with its owner and last sign of life.
+        Errors: NOT_FOUND (FLUSH_NOT_FOUND). Retry: safe, it changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetSegmentState(self, request, context):
+        """Moves a segment to another state: GROWING to SEALED, and SEALED or FLUSHED to DROPPED. A state it is in already, or
+        (for SEALED) has passed, is ALREADY_APPLIED. The rows of a dropped segment are gone for readers; its progress stays.
+        Errors: NOT_FOUND (SEGMENT_NOT_FOUND), FAILED_PRECONDITION (SEGMENT_STATE_CONFLICT), INVALID_ARGUMENT (INVALID_FIELD).
+        Retry: safe.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MarkSegmentsDropped(self, request, context):
+        """Drops segments, whatever their state; a growing one is sealed first, in the same transaction. Every segment gets its own
+        result. Their objects go when the garbage collector finds them.
+        Errors: INVALID_ARGUMENT (INVALID_FIELD), RESOURCE_EXHAUSTED (BATCH_TOO_LARGE). Retry: safe.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GcControl(self, request, context):
+        """Controls the garbage collector: asks for its status, pauses it, resumes it, asks for a round now, or answers what a round
+        would delete without deleting it.
+        Errors: FAILED_PRECONDITION (GC_PAUSED: a round was asked for while it is paused or held), INVALID_ARGUMENT
+        (INVALID_FIELD). Retry: safe.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MoveChannel(self, request, context):
+        """Moves a MANAGED channel to another datanode: its owner hands it over with its last progress, then the datanode named gets
+        it. Without a target the balancer chooses among the others. If the target dies before it has the channel, any other gets it.
+        Errors: NOT_FOUND (CHANNEL_NOT_FOUND, SESSION_NOT_FOUND: no living datanode there), FAILED_PRECONDITION (WRONG_MODE,
+        CHANNEL_DROPPED). Retry: safe.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Explain(self, request, context):
+        """Says which channels are stuck, why, since when, and what to do about it, the worst first.
+        Errors: NOT_FOUND (COLLECTION_NOT_FOUND, CHANNEL_NOT_FOUND). Retry: safe, it changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListEvents(self, request, context):
+        """Lists the history: one entry per accepted call that changed ownership, checkpoints or states, newest first.
+        Errors: INVALID_ARGUMENT (INVALID_FIELD: page token), NOT_FOUND (CHANNEL_NOT_FOUND). Retry: safe, it changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -135,6 +247,46 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.GetFlushState,
                     request_deserializer=datacoord_dot_v1_dot_admin__pb2.GetFlushStateRequest.FromString,
                     response_serializer=datacoord_dot_v1_dot_admin__pb2.GetFlushStateResponse.SerializeToString,
+            ),
+            'FlushAll': grpc.unary_unary_rpc_method_handler(
+                    servicer.FlushAll,
+                    request_deserializer=datacoord_dot_v1_dot_admin__pb2.FlushAllRequest.FromString,
+                    response_serializer=datacoord_dot_v1_dot_admin__pb2.FlushAllResponse.SerializeToString,
+            ),
+            'GetFlushAllState': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetFlushAllState,
+                    request_deserializer=datacoord_dot_v1_dot_admin__pb2.GetFlushAllStateRequest.FromString,
+                    response_serializer=datacoord_dot_v1_dot_admin__pb2.GetFlushAllStateResponse.SerializeToString,
+            ),
+            'SetSegmentState': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetSegmentState,
+                    request_deserializer=datacoord_dot_v1_dot_admin__pb2.SetSegmentStateRequest.FromString,
+                    response_serializer=datacoord_dot_v1_dot_admin__pb2.SetSegmentStateResponse.SerializeToString,
+            ),
+            'MarkSegmentsDropped': grpc.unary_unary_rpc_method_handler(
+                    servicer.MarkSegmentsDropped,
+                    request_deserializer=datacoord_dot_v1_dot_admin__pb2.MarkSegmentsDroppedRequest.FromString,
+                    response_serializer=datacoord_dot_v1_dot_admin__pb2.MarkSegmentsDroppedResponse.SerializeToString,
+            ),
+            'GcControl': grpc.unary_unary_rpc_method_handler(
+                    servicer.GcControl,
+                    request_deserializer=datacoord_dot_v1_dot_admin__pb2.GcControlRequest.FromString,
+                    response_serializer=datacoord_dot_v1_dot_admin__pb2.GcControlResponse.SerializeToString,
+            ),
+            'MoveChannel': grpc.unary_unary_rpc_method_handler(
+                    servicer.MoveChannel,
+                    request_deserializer=datacoord_dot_v1_dot_admin__pb2.MoveChannelRequest.FromString,
+                    response_serializer=datacoord_dot_v1_dot_admin__pb2.MoveChannelResponse.SerializeToString,
+            ),
+            'Explain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Explain,
+                    request_deserializer=datacoord_dot_v1_dot_admin__pb2.ExplainRequest.FromString,
+                    response_serializer=datacoord_dot_v1_dot_admin__pb2.ExplainResponse.SerializeToString,
+            ),
+            'ListEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListEvents,
+                    request_deserializer=datacoord_dot_v1_dot_admin__pb2.ListEventsRequest.FromString,
+                    response_serializer=datacoord_dot_v1_dot_admin__pb2.ListEventsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -273,6 +425,222 @@ class AdminService:
             '/datacoord.v1.AdminService/GetFlushState',
             datacoord_dot_v1_dot_admin__pb2.GetFlushStateRequest.SerializeToString,
             datacoord_dot_v1_dot_admin__pb2.GetFlushStateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FlushAll(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/datacoord.v1.AdminService/FlushAll',
+            datacoord_dot_v1_dot_admin__pb2.FlushAllRequest.SerializeToString,
+            datacoord_dot_v1_dot_admin__pb2.FlushAllResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetFlushAllState(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/datacoord.v1.AdminService/GetFlushAllState',
+            datacoord_dot_v1_dot_admin__pb2.GetFlushAllStateRequest.SerializeToString,
+            datacoord_dot_v1_dot_admin__pb2.GetFlushAllStateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetSegmentState(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/datacoord.v1.AdminService/SetSegmentState',
+            datacoord_dot_v1_dot_admin__pb2.SetSegmentStateRequest.SerializeToString,
+            datacoord_dot_v1_dot_admin__pb2.SetSegmentStateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MarkSegmentsDropped(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/datacoord.v1.AdminService/MarkSegmentsDropped',
+            datacoord_dot_v1_dot_admin__pb2.MarkSegmentsDroppedRequest.SerializeToString,
+            datacoord_dot_v1_dot_admin__pb2.MarkSegmentsDroppedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GcControl(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/datacoord.v1.AdminService/GcControl',
+            datacoord_dot_v1_dot_admin__pb2.GcControlRequest.SerializeToString,
+            datacoord_dot_v1_dot_admin__pb2.GcControlResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MoveChannel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/datacoord.v1.AdminService/MoveChannel',
+            datacoord_dot_v1_dot_admin__pb2.MoveChannelRequest.SerializeToString,
+            datacoord_dot_v1_dot_admin__pb2.MoveChannelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Explain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/datacoord.v1.AdminService/Explain',
+            datacoord_dot_v1_dot_admin__pb2.ExplainRequest.SerializeToString,
+            datacoord_dot_v1_dot_admin__pb2.ExplainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/datacoord.v1.AdminService/ListEvents',
+            datacoord_dot_v1_dot_admin__pb2.ListEventsRequest.SerializeToString,
+            datacoord_dot_v1_dot_admin__pb2.ListEventsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -178,3 +178,64 @@ class ListBinlogsResponse(_message.Message):
     channels: _containers.RepeatedCompositeFieldContainer[ChannelBinlogList]
     next_page_token: str
     def __init__(self, channels: _Optional[_Iterable[_Union[ChannelBinlogList, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class AlterCollectionRequest(_message.Message):
+    __slots__ = ("collection_name", "add_columns", "set_properties", "remove_properties")
+    class SetPropertiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    COLLECTION_NAME_FIELD_NUMBER: _ClassVar[int]
+    ADD_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    SET_PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    collection_name: str
+    add_columns: bytes
+    set_properties: _containers.ScalarMap[str, str]
+    remove_properties: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, collection_name: _Optional[str] = ..., add_columns: _Optional[bytes] = ..., set_properties: _Optional[_Mapping[str, str]] = ..., remove_properties: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class AlterCollectionResponse(_message.Message):
+    __slots__ = ("collection", "outcome")
+    COLLECTION_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    collection: CollectionInfo
+    outcome: _common_pb2.Outcome
+    def __init__(self, collection: _Optional[_Union[CollectionInfo, _Mapping]] = ..., outcome: _Optional[_Union[_common_pb2.Outcome, str]] = ...) -> None: ...
+
+class DropCollectionRequest(_message.Message):
+    __slots__ = ("collection_name", "collection_id")
+    COLLECTION_NAME_FIELD_NUMBER: _ClassVar[int]
+    COLLECTION_ID_FIELD_NUMBER: _ClassVar[int]
+    collection_name: str
+    collection_id: int
+    def __init__(self, collection_name: _Optional[str] = ..., collection_id: _Optional[int] = ...) -> None: ...
+
+class DropCollectionResponse(_message.Message):
+    __slots__ = ("collection_id", "outcome")
+    COLLECTION_ID_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    collection_id: int
+    outcome: _common_pb2.Outcome
+    def __init__(self, collection_id: _Optional[int] = ..., outcome: _Optional[_Union[_common_pb2.Outcome, str]] = ...) -> None: ...
+
+class DropPartitionRequest(_message.Message):
+    __slots__ = ("collection_name", "partition_name", "partition_id")
+    COLLECTION_NAME_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_NAME_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    collection_name: str
+    partition_name: str
+    partition_id: int
+    def __init__(self, collection_name: _Optional[str] = ..., partition_name: _Optional[str] = ..., partition_id: _Optional[int] = ...) -> None: ...
+
+class DropPartitionResponse(_message.Message):
+    __slots__ = ("partition_id", "outcome")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    outcome: _common_pb2.Outcome
+    def __init__(self, partition_id: _Optional[int] = ..., outcome: _Optional[_Union[_common_pb2.Outcome, str]] = ...) -> None: ...

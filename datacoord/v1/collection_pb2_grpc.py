@@ -60,6 +60,21 @@ class CollectionServiceStub:
                 request_serializer=datacoord_dot_v1_dot_collection__pb2.ListBinlogsRequest.SerializeToString,
                 response_deserializer=datacoord_dot_v1_dot_collection__pb2.ListBinlogsResponse.FromString,
                 _registered_method=True)
+        self.AlterCollection = channel.unary_unary(
+                '/datacoord.v1.CollectionService/AlterCollection',
+                request_serializer=datacoord_dot_v1_dot_collection__pb2.AlterCollectionRequest.SerializeToString,
+                response_deserializer=datacoord_dot_v1_dot_collection__pb2.AlterCollectionResponse.FromString,
+                _registered_method=True)
+        self.DropCollection = channel.unary_unary(
+                '/datacoord.v1.CollectionService/DropCollection',
+                request_serializer=datacoord_dot_v1_dot_collection__pb2.DropCollectionRequest.SerializeToString,
+                response_deserializer=datacoord_dot_v1_dot_collection__pb2.DropCollectionResponse.FromString,
+                _registered_method=True)
+        self.DropPartition = channel.unary_unary(
+                '/datacoord.v1.CollectionService/DropPartition',
+                request_serializer=datacoord_dot_v1_dot_collection__pb2.DropPartitionRequest.SerializeToString,
+                response_deserializer=datacoord_dot_v1_dot_collection__pb2.DropPartitionResponse.FromString,
+                _registered_method=True)
 
 
 class CollectionServiceServicer:
@@ -112,6 +127,34 @@ class CollectionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AlterCollection(self, request, context):
+        """Changes a collection: adds nullable columns at the end of its schema, sets and removes properties. Nothing else can be
+        changed: objects that are written are read by the names and types they have.
+        Errors: NOT_FOUND (COLLECTION_NOT_FOUND), INVALID_ARGUMENT (INVALID_FIELD). Retry: safe; what is there already stays.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DropCollection(self, request, context):
+        """Drops a collection: in one transaction its channels become tombstones, its segments and partitions are dropped, and its
+        name is free again. Late writers get CHANNEL_DROPPED. Dropping one that is not there is ALREADY_APPLIED only if its number
+        is given.
+        Errors: NOT_FOUND (COLLECTION_NOT_FOUND). Retry: safe with the number.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DropPartition(self, request, context):
+        """Drops a partition of every channel: its segments are dropped, and what is saved for it from now on is DISCARDED.
+        `_default` cannot be dropped. A name may come back; it is another partition then.
+        Errors: NOT_FOUND (COLLECTION_NOT_FOUND, PARTITION_NOT_FOUND), INVALID_ARGUMENT (INVALID_FIELD). Retry: safe with the number.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CollectionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -139,6 +182,21 @@ def add_CollectionServiceServicer_to_server(servicer, server):
                     servicer.ListBinlogs,
                     request_deserializer=datacoord_dot_v1_dot_collection__pb2.ListBinlogsRequest.FromString,
                     response_serializer=datacoord_dot_v1_dot_collection__pb2.ListBinlogsResponse.SerializeToString,
+            ),
+            'AlterCollection': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterCollection,
+                    request_deserializer=datacoord_dot_v1_dot_collection__pb2.AlterCollectionRequest.FromString,
+                    response_serializer=datacoord_dot_v1_dot_collection__pb2.AlterCollectionResponse.SerializeToString,
+            ),
+            'DropCollection': grpc.unary_unary_rpc_method_handler(
+                    servicer.DropCollection,
+                    request_deserializer=datacoord_dot_v1_dot_collection__pb2.DropCollectionRequest.FromString,
+                    response_serializer=datacoord_dot_v1_dot_collection__pb2.DropCollectionResponse.SerializeToString,
+            ),
+            'DropPartition': grpc.unary_unary_rpc_method_handler(
+                    servicer.DropPartition,
+                    request_deserializer=datacoord_dot_v1_dot_collection__pb2.DropPartitionRequest.FromString,
+                    response_serializer=datacoord_dot_v1_dot_collection__pb2.DropPartitionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -277,6 +335,87 @@ class CollectionService:
             '/datacoord.v1.CollectionService/ListBinlogs',
             datacoord_dot_v1_dot_collection__pb2.ListBinlogsRequest.SerializeToString,
             datacoord_dot_v1_dot_collection__pb2.ListBinlogsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterCollection(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/datacoord.v1.CollectionService/AlterCollection',
+            datacoord_dot_v1_dot_collection__pb2.AlterCollectionRequest.SerializeToString,
+            datacoord_dot_v1_dot_collection__pb2.AlterCollectionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DropCollection(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/datacoord.v1.CollectionService/DropCollection',
+            datacoord_dot_v1_dot_collection__pb2.DropCollectionRequest.SerializeToString,
+            datacoord_dot_v1_dot_collection__pb2.DropCollectionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DropPartition(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/datacoord.v1.CollectionService/DropPartition',
+            datacoord_dot_v1_dot_collection__pb2.DropPartitionRequest.SerializeToString,
+            datacoord_dot_v1_dot_collection__pb2.DropPartitionResponse.FromString,
             options,
             channel_credentials,
             insecure,
