@@ -100,5 +100,8 @@ REPORTED_COLLECTIONS_MAX = 1024
 SCHEMA_COLUMNS_MAX = 4096
 """Columns of a collection."""
 
+GC_REASON_CHARS_MAX = 256
+"""Why the garbage collector is paused or held: a sentence for the status."""
+
 DEFAULT_PARTITION_NAME = "_default"
 """The partition a collection is created with (Milvus's name): the lane of rows that name no partition."""

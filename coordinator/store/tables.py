@@ -24,7 +24,14 @@ from sqlalchemy import (
 )
 
 from coordinator.core.model import ChannelState, SegmentState
-from datacoord.limits import CHANNEL_COUNT_MAX, MSG_ID_BYTES_MAX, NAME_CHARS_MAX, OWNER_NAME_CHARS_MAX, SLOT_MAX
+from datacoord.limits import (
+    CHANNEL_COUNT_MAX,
+    GC_REASON_CHARS_MAX,
+    MSG_ID_BYTES_MAX,
+    NAME_CHARS_MAX,
+    OWNER_NAME_CHARS_MAX,
+    SLOT_MAX,
+)
 
 BIG = BigInteger().with_variant(Integer(), "sqlite")
 """64 bits. SQLite's STRICT tables know one integer type, and only INTEGER can be its row id."""
@@ -300,6 +307,28 @@ job_leases = _table(
     _id("fence"),
     _id("lease_until_ms"),
     _check("fence", "fence > 0"),
+)
+
+gc_control = _table(
+    "gc_control",
+    # One row: what operators and a restore tell the garbage collector, and its last round (a GcRound of the contract, packed;
+    # empty = none yet). A pause may end by itself; the hold of a restore ends only by RESUME. No row = nothing is deleted.
+    Column("control_id", SMALL, primary_key=True, autoincrement=False),
+    _small("paused"),
+    _id("paused_until_ms"),
+    _text("pause_reason"),
+    _small("held"),
+    _text("hold_reason"),
+    _small("run_requested"),
+    _blob("last_round"),
+    _check("control_id", "control_id = 1"),
+    _check("paused", "paused = 1 OR (paused = 0 AND paused_until_ms = 0 AND pause_reason = '')"),
+    _check("paused_until_ms", "paused_until_ms >= 0"),
+    _check("held", "held = 1 OR (held = 0 AND hold_reason = '')"),
+    _check(
+        "reasons", f"length(pause_reason) <= {GC_REASON_CHARS_MAX} AND length(hold_reason) <= {GC_REASON_CHARS_MAX}"
+    ),
+    _check("run_requested", "run_requested IN (0, 1)"),
 )
 
 events = _table(

@@ -3,6 +3,7 @@
 import shutil
 import uuid
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from psycopg import sql
@@ -42,7 +43,7 @@ class Templates:
         self._clean: list[str] = []
         self._template = f"template_{uuid.uuid4().hex[:12]}"
         migrate.upgrade(self.empty(self._template))
-        self._counters = self._read_counters() if server is not None else []
+        self._seeded = self._read_seeded() if server is not None else {}
 
     def empty(self, name: str) -> str:
         """URL of a new database without a schema."""
@@ -90,13 +91,23 @@ class Templates:
                 connection.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(table.name)))
             for table_name, column in _SEQUENCES:
                 connection.execute("SELECT setval(pg_get_serial_sequence(%s, %s), 1, false)", (table_name, column))
-            connection.cursor().executemany("INSERT INTO epochs (name, value) VALUES (%s, %s)", self._counters)
+            for table_name, rows in self._seeded.items():
+                values = sql.SQL(", ").join([sql.Placeholder()] * len(rows[0]))
+                statement = sql.SQL("INSERT INTO {} VALUES ({})").format(sql.Identifier(table_name), values)
+                connection.cursor().executemany(statement, rows)
             connection.execute("UPDATE alembic_version SET version_num = %s", (migrate.head(),))
 
-    def _read_counters(self) -> list[tuple[str, int]]:
+    def _read_seeded(self) -> dict[str, list[tuple[Any, ...]]]:
+        # What the migrations put into the tables: it has to be there again for the next test.
         assert self.server is not None
         with psycopg.connect(_conninfo(self.server.url(self._template))) as connection:
-            return connection.execute("SELECT name, value FROM epochs").fetchall()
+            rows = {
+                table.name: connection.execute(
+                    sql.SQL("SELECT * FROM {}").format(sql.Identifier(table.name))
+                ).fetchall()
+                for table in metadata.sorted_tables
+            }
+        return {name: found for name, found in rows.items() if found}
 
 
 class Databases:
