@@ -1,6 +1,7 @@
 """A real PostgreSQL server for tests, from the binaries that a Python package ships; as root or not.
 
 PostgreSQL refuses to run as root, so a suite that is root runs it as `nobody`, from a copy of the binaries that user may read.
+A watcher ends the server and removes its files when the process that started it dies without doing so.
 """
 
 import importlib.util
@@ -18,6 +19,14 @@ import psycopg
 
 _START_SECONDS_MAX = 60.0
 _USER = "datacoord"
+
+_WATCHER = """
+read -r _ # until the other end of the pipe is closed: by its owner's death, for nothing is ever written
+kill -QUIT "$1" 2>/dev/null
+while kill -0 "$1" 2>/dev/null; do sleep 0.05; done
+rm -rf "$2"
+"""
+"""Not a death signal: that comes when the *thread* that started the server ends, and is lost with a change of user."""
 
 
 def _installation() -> tuple[Path, Path]:
@@ -43,6 +52,7 @@ class PostgresServer:
         self._log = self._directory / "server.log"
         self._settings = settings or {}
         self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
         self._install, self._libraries = _installation()
         self._user_id: int | None = None
         self._group_id: int | None = None
@@ -99,6 +109,13 @@ class PostgresServer:
                 user=self._user_id,
                 group=self._group_id,
             )
+        self._watcher = subprocess.Popen(
+            ["/bin/sh", "-c", _WATCHER, "watcher", str(self._process.pid), str(self._directory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         deadline = time.monotonic() + _START_SECONDS_MAX
         while True:
             try:
@@ -136,6 +153,10 @@ class PostgresServer:
         self._end(signal.SIGINT)
 
     def _end(self, how: signal.Signals) -> None:
+        if self._watcher is not None:
+            self._watcher.kill()
+            self._watcher.communicate()
+            self._watcher = None
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(how)
             self._process.wait(timeout=60)
