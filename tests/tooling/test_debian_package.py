@@ -1,4 +1,4 @@
-"""Programs of Debian packages without installing them: what is there is taken, the rest is unpacked once, and failures are sentences."""
+"""Programs of Debian packages without installing them: the machine's own first, the rest unpacked once, failures as sentences."""
 
 import os
 import subprocess

@@ -1,0 +1,1 @@
+"""What developers of the project run; every file is a program of its own."""
