@@ -51,11 +51,16 @@ class BufferStorage(Generic[PayloadT]):
         """Checks an event against what its input said before. It is not kept yet.
 
         Returns:
-            Whether the event says anything new: a second end does not, nor a tick on an input that has ended.
+            Whether the event says anything new: a second end does not, nor a tick on an input that has ended. Nor does a tick of
+            one of several inputs here: it promises nothing about the others.
 
         Raises:
             InputEndedError: data after the end of the input.
         """
+        says_something = self._accept(channel_index, event)
+        return says_something and (type(event) is not Tick or len(self._queues) == 1)
+
+    def _accept(self, channel_index: int, event: GateEvent[PayloadT]) -> bool:
         if not self._ended[channel_index]:
             self._ended[channel_index] = type(event) is EndOfPartition
             return True
@@ -176,7 +181,7 @@ class TimestampMerge(BufferStorage[PayloadT]):
                     first_timestamp=first,
                     timestamp=event.timestamp,
                 )
-        if not super().accept(channel_index, event):
+        if not self._accept(channel_index, event):
             return False
         if type(event) is Data or type(event) is Tick:
             if event.timestamp <= self._watermarks[channel_index]:

@@ -49,7 +49,7 @@ class MergeOrder(StrEnum):
     TIMESTAMP = "timestamp"
     """The inputs are parts of one timeline."""
     ARRIVAL = "arrival"
-    """The inputs have nothing to do with each other; timestamps are not looked at."""
+    """The inputs have nothing to do with each other; timestamps are not looked at, and ticks of several inputs mean nothing."""
 
 
 class CheckpointedInputGate(Generic[PayloadT]):

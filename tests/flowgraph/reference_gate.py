@@ -174,7 +174,7 @@ class ReferenceGate:
         if isinstance(event, Data):
             self.output.append(event)
         elif isinstance(event, Tick):
-            if not self.by_timestamp or self.channels == 1:
+            if self.channels == 1:
                 self._pass_tick(event)
         elif isinstance(event, CheckpointBarrier):
             if item.channel not in self.ended:

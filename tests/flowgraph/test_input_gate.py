@@ -554,6 +554,13 @@ class TestMerge:
 
         assert [gate.wants_more(channel) for channel in range(2)] == [False, True]
 
+    def test_by_arrival_a_tick_of_one_of_several_inputs_is_no_promise_of_all(self) -> None:
+        """The danger: whoever believes it counts what the other inputs still send as consumed, and never reads it again."""
+        gate = by_arrival(2)
+
+        assert short(put_all(gate, (0, data(5)), (0, Tick(100)), (1, data(7)))) == ["at 5", "at 7"]
+        assert short(by_arrival(1).put(0, Tick(100))) == [("tick", 100)]
+
     def test_by_arrival_a_full_gate_wants_the_inputs_that_are_not_blocked(self) -> None:
         """The same danger without a timeline."""
         gate = by_arrival(2, max_waiting_bytes=10)
