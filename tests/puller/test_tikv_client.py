@@ -304,6 +304,20 @@ async def test_a_pd_without_a_leader_fails_a_call_within_its_deadline(living: Li
     await pd.close()
 
 
+async def test_a_member_of_pd_that_ends_a_stream_without_a_word_is_not_asked_for_ever(living: LivingCluster) -> None:
+    """It leads no more; as long as its timestamps are waited for, no lock of a dead client is resolved."""
+    pd = PDClient(living.server.pd_addresses, 2.0)
+    before = await pd.tso()
+    living.cluster.pd_mute.add(0)
+    living.cluster.pd_leader = 1
+    assert await pd.tso() > before
+
+    living.cluster.pd_mute.add(1)
+    with pytest.raises(PDUnavailableError, match="ended .*Tso without an answer"):
+        await pd.tso()
+    await pd.close()
+
+
 @pytest.mark.parametrize("its_leader", [0, 1])
 async def test_the_pd_of_another_cluster_is_never_believed(living: LivingCluster, its_leader: int) -> None:
     """Its regions have the same ids and other keys, be it the leader we know or one we have to look for."""

@@ -121,6 +121,8 @@ class PDClient:
                 failure = f"{error.code().name}: {error.details()}"
                 if error.code() is grpc.StatusCode.FAILED_PRECONDITION:  # how PD refuses the id of another cluster
                     raise self._mismatch(address, failure) from error
+            except PDUnavailableError as error:  # the stream ended without an answer
+                failure = error.message
             else:
                 header = response.header  # type: ignore[attr-defined]  # all of PD's responses have one
                 if header.error.type == pdpb_pb2.OK:

@@ -42,6 +42,7 @@ class TiKVCluster:
         self.old_stores: set[int] = set()
         self.pd_leader = 0
         self.pd_down: set[int] = set()
+        self.pd_mute: set[int] = set()  # members that end a stream for timestamps without a word
         self.hanging: set[int | str] = set()
         self.refusals: Callable[[], cdcpb_pb2.Error | None] = lambda: None
         self.hide_region: Callable[[], bool] = lambda: False

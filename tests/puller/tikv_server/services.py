@@ -220,6 +220,8 @@ class PDService:
 
     async def tso(self, requests: AsyncIterator[pdpb_pb2.TsoRequest], context: Context) -> None:
         async for request in requests:
+            if self._member in self._get_cluster().pd_mute:
+                return
             cluster = await self._leader(request.header, context)
             ts = cluster.tso()
             stamp = pdpb_pb2.Timestamp(physical=ts >> TSO_LOGICAL_BITS, logical=ts & ((1 << TSO_LOGICAL_BITS) - 1))
