@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg
@@ -20,25 +21,29 @@ sys.stdin.read()
 _ENVIRONMENT = {"PYTHONPATH": str(ROOT / "tests"), "PATH": "/usr/bin:/bin"}
 
 
-def _users() -> list[str | None]:
-    """Who can run the tests here: whoever does, and if that is root, somebody else too who can reach this Python."""
+def _prefixes() -> list[list[str]]:
+    """Before the command: nothing, and if the tests are root, what makes it somebody else who can still reach this Python."""
+    found: list[list[str]] = [[]]
     if os.geteuid() != 0:
-        return [None]
-    reaches = subprocess.run([sys.executable, "-c", "import psycopg"], user="nobody", capture_output=True, check=False)
-    return [None, *(["nobody"] if reaches.returncode == 0 else [])]
+        return found
+    for prefix in (["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"], ["unshare", "--user"]):
+        with suppress(OSError):
+            command = [*prefix, sys.executable, "-c", "import os, psycopg; assert os.geteuid() != 0"]
+            if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+                return [*found, prefix]
+    return found
 
 
-@pytest.mark.parametrize("user", _users())
-def test_a_server_goes_with_the_process_that_started_it_however_that_dies(user: str | None) -> None:
+@pytest.mark.parametrize("prefix", _prefixes(), ids=lambda prefix: prefix[0] if prefix else "self")
+def test_a_server_goes_with_the_process_that_started_it_however_that_dies(prefix: list[str]) -> None:
     """Every run of the tests that is killed would leave a server and its files on the machine, for ever."""
     owner = subprocess.Popen(
-        [sys.executable, "-c", _STARTS_ONE],
+        [*prefix, sys.executable, "-c", _STARTS_ONE],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT / "tests",
         env=_ENVIRONMENT,
-        user=user,
     )
     assert owner.stdout is not None
     port, directory = owner.stdout.readline().split()
