@@ -119,6 +119,18 @@ class CoordinatorClient:
         response: collection_pb2.CreatePartitionResponse = self._call(self._collections().CreatePartition, request)
         return response.partition_id
 
+    def alter_collection(
+        self, request: collection_pb2.AlterCollectionRequest
+    ) -> collection_pb2.AlterCollectionResponse:
+        """Adds nullable columns, sets and removes properties; the collection afterwards.
+
+        Raises:
+            CollectionNotFoundError: there is none of this name.
+            InvalidFieldError: the change is malformed, or not one that is possible.
+        """
+        response: collection_pb2.AlterCollectionResponse = self._call(self._collections().AlterCollection, request)
+        return response
+
     def list_binlogs(
         self, collection_name: str, channel_names: Sequence[str] = ()
     ) -> Iterator[collection_pb2.ChannelBinlogList]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from coordinator.core.model import ChannelMode
 from coordinator.rpc import answers, validation
-from coordinator.rpc.definitions import check_definition
+from coordinator.rpc.definitions import check_change, check_definition
 from coordinator.rpc.guard import Call
 from coordinator.rpc.pending import Pending
 from coordinator.store import NewCollection, Store, TimestampKind
@@ -88,4 +88,16 @@ class CollectionServicer(Pending):
         )
         return collection_pb2.ListBinlogsResponse(
             channels=[answers.binlog_list(row) for row in page.items], next_page_token=page.next_page_token
+        )
+
+    async def AlterCollection(  # noqa: N802
+        self, request: collection_pb2.AlterCollectionRequest, call: Call
+    ) -> collection_pb2.AlterCollectionResponse:
+        """Adds nullable columns, sets and removes properties."""
+        change = check_change(request)
+        collection, outcome = await self._store.alter_collection(
+            request.collection_name, change, caller=call.caller, deadline=call.deadline
+        )
+        return collection_pb2.AlterCollectionResponse(
+            collection=answers.collection(collection), outcome=answers.number(outcome)
         )

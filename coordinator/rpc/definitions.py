@@ -1,11 +1,13 @@
-"""Shape of a collection's definition: schema, primary key, channels, storage root, properties."""
+"""Shape of a collection's definition: schema, primary key, channels, storage root, properties; and of a change of it."""
 
+from collections.abc import Mapping
 from typing import Final
 
 import pyarrow as pa
 
 from coordinator.core.save import check_distinct
 from coordinator.rpc import validation
+from coordinator.store import CollectionChange
 from datacoord import limits
 from datacoord.errors import InvalidFieldError
 from datacoord.v1 import collection_pb2, common_pb2
@@ -34,23 +36,23 @@ def check_definition(request: collection_pb2.CreateCollectionRequest) -> bytes:
             raise InvalidFieldError(f"{field} is {value}, but must be one of {names}", field=field)
     if request.storage_root:
         check_storage_root(request.storage_root)
-    _check_properties(request)
+    check_properties(request.properties, "properties")
     schema = read_schema(request.arrow_schema)
     _check_columns(schema, list(request.primary_key))
     canonical: bytes = schema.serialize().to_pybytes()
     return canonical
 
 
-def read_schema(encoded: bytes) -> pa.Schema:
-    """Reads an Arrow IPC schema message.
+def read_schema(encoded: bytes, where: str = "arrow_schema") -> pa.Schema:
+    """Reads an Arrow IPC schema message, which stands in the field `where` of a request.
 
     Raises:
         InvalidFieldError: it is too large or none.
     """
     if len(encoded) > limits.SCHEMA_BYTES_MAX:
         raise InvalidFieldError(
-            f"arrow_schema has {len(encoded)} bytes, but at most {limits.SCHEMA_BYTES_MAX} are allowed",
-            field="arrow_schema",
+            f"{where} has {len(encoded)} bytes, but at most {limits.SCHEMA_BYTES_MAX} are allowed",
+            field=where,
         )
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(encoded))
@@ -60,8 +62,8 @@ def read_schema(encoded: bytes) -> pa.Schema:
         return schema
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidFieldError(
-            "arrow_schema is not an Arrow IPC schema message; send schema.serialize().to_pybytes()",
-            field="arrow_schema",
+            f"{where} is not an Arrow IPC schema message; send schema.serialize().to_pybytes()",
+            field=where,
         ) from error
 
 
@@ -71,16 +73,20 @@ def _decode_names(field: pa.Field) -> None:
         _decode_names(field.type.field(index))
 
 
-def _check_columns(schema: pa.Schema, primary_key: list[str]) -> None:
-    validation.count(schema.names, "arrow_schema", limits.SCHEMA_COLUMNS_MAX, minimum=1)
+def _check_names(schema: pa.Schema, where: str) -> None:
+    validation.count(schema.names, where, limits.SCHEMA_COLUMNS_MAX, minimum=1)
     for name in schema.names:
-        validation.label(name, "arrow_schema", limits.NAME_CHARS_MAX)
+        validation.label(name, where, limits.NAME_CHARS_MAX)
         if not name or name.startswith("_"):
             raise InvalidFieldError(
                 f"column {validation.shown(name)} is empty or begins with an underscore; those names are the system's",
-                field="arrow_schema",
+                field=where,
             )
-    check_distinct(schema.names, "column", "arrow_schema")
+    check_distinct(schema.names, "column", where)
+
+
+def _check_columns(schema: pa.Schema, primary_key: list[str]) -> None:
+    _check_names(schema, "arrow_schema")
     for name in primary_key:
         if name not in schema.names:
             raise InvalidFieldError(
@@ -137,12 +143,47 @@ def check_storage_root(root: str) -> None:
         )
 
 
-def _check_properties(request: collection_pb2.CreateCollectionRequest) -> None:
-    validation.count(request.properties, "properties", limits.PROPERTIES_MAX)
-    for key, value in request.properties.items():
+def check_properties(properties: Mapping[str, str], field: str) -> None:
+    """Checks free properties: not too many, keys and values not too long.
+
+    Raises:
+        BatchTooLargeError: too many.
+        InvalidFieldError: with what is allowed.
+    """
+    validation.count(properties, field, limits.PROPERTIES_MAX)
+    for key, value in properties.items():
         for text in (key, value):
             if len(text.encode()) > limits.PROPERTY_BYTES_MAX or "\0" in text:
                 raise InvalidFieldError(
                     f"property {validation.shown(key)} is longer than {limits.PROPERTY_BYTES_MAX} bytes or holds a NUL",
-                    field="properties",
+                    field=field,
                 )
+
+
+def check_change(request: collection_pb2.AlterCollectionRequest) -> CollectionChange:
+    """Checks a change of a collection, as far as that can be done without knowing the collection.
+
+    Raises:
+        BatchTooLargeError: too many properties.
+        InvalidFieldError: with the field and what is allowed.
+    """
+    validation.collection_name(request.collection_name)
+    check_properties(request.set_properties, "set_properties")
+    validation.count(request.remove_properties, "remove_properties", limits.PROPERTIES_MAX)
+    for key in request.remove_properties:
+        if key in request.set_properties:
+            raise InvalidFieldError(
+                f"property {validation.shown(key)} is to be set and removed at once", field="remove_properties"
+            )
+    added = None
+    if request.add_columns:
+        added = read_schema(request.add_columns, "add_columns")
+        _check_names(added, "add_columns")
+        for column in added:
+            if not column.nullable:
+                raise InvalidFieldError(
+                    f"column {validation.shown(column.name)} is not nullable; rows that are written already have no value "
+                    "for it",
+                    field="add_columns",
+                )
+    return CollectionChange(added, dict(request.set_properties), frozenset(request.remove_properties))

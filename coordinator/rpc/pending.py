@@ -18,7 +18,6 @@ class Pending:
             "MoveChannel",
             "Explain",
             "ListEvents",
-            "AlterCollection",
             "DropCollection",
             "DropPartition",
         }

@@ -18,6 +18,7 @@ from coordinator.store.answers import (
     WriteAnswer,
 )
 from coordinator.store.api import Store
+from coordinator.store.collections_alter import CollectionChange
 from coordinator.store.listings import (
     CallStatistics,
     ChannelBinlogList,
@@ -47,6 +48,7 @@ __all__ = [
     "CheckpointMove",
     "ClaimAnswer",
     "Collection",
+    "CollectionChange",
     "DataNodeRow",
     "DataNodeState",
     "DesiredState",

@@ -52,6 +52,7 @@ from coordinator.store.listings import (
     RecoveryInfo,
     SegmentRow,
 )
+from coordinator.store.operations import Operations
 from coordinator.store.transaction import Memory
 from datacoord.v1 import data_coord_pb2
 
@@ -59,7 +60,7 @@ T = TypeVar("T")
 log = structlog.get_logger()
 
 
-class Store:
+class Store(Operations):
     """State of the coordinator in a SQL database, and nowhere else.
 
     One per process and event loop; open it with `Store.open`. Every write goes through one queue, is folded with others into

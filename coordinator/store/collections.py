@@ -23,9 +23,8 @@ from datacoord.errors import (
     InvalidFieldError,
     PartitionNotFoundError,
 )
-from datacoord.limits import PARTITIONS_MAX
+from datacoord.limits import DEFAULT_PARTITION_NAME, PARTITIONS_MAX
 
-DEFAULT_PARTITION = "_default"
 DROPPED = 2
 PAGE_CHANNELS_MAX = 100_000
 """Names of channels on one page of collections."""
@@ -49,6 +48,21 @@ def collection_ids(connection: Connection, names: Sequence[str]) -> list[int]:
         if name not in found:
             raise collection_not_found(name)
     return [found[name] for name in names]
+
+
+def lock_by_name(connection: Connection, name: str) -> int:
+    """Number of a collection, whose row nobody else changes before this transaction ends.
+
+    Raises:
+        CollectionNotFoundError: there is none of this name (any more).
+    """
+    live = (collections.c.name == name, collections.c.state == ACTIVE)
+    found = connection.execute(
+        select(collections.c.collection_id).where(*live).with_for_update(key_share=True)
+    ).scalar()
+    if found is None:
+        raise collection_not_found(name)
+    return int(found)
 
 
 # ---- writing ----------------------------------------------------------------------------------------------------------------
@@ -115,7 +129,7 @@ def _insert(transaction: Transaction, collection_id: int, new: NewCollection) ->
             create_time_ms=transaction.now_ms,
         )
     )
-    _insert_partition(transaction, transaction.next_id(), collection_id, DEFAULT_PARTITION)
+    _insert_partition(transaction, transaction.next_id(), collection_id, DEFAULT_PARTITION_NAME)
     described = []
     states = []
     identities = {}

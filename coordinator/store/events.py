@@ -6,7 +6,7 @@
     SaveBinlogPaths, DropVirtualChannel [channel_id, epoch, checkpoint or null, [[partition_id, from, to, binlogs], …]]
     ReleaseChannels, ClaimChannels, RegisterDataNode, ReportDataNodeTtMsgs, LeaseJob, AssignmentJob
                                         [channel_id, epoch, owner_id, checkpoint], after the change
-    CreateCollection, CreatePartition, DropPartition
+    CreateCollection, AlterCollection, CreatePartition, DropPartition
                                         [collection_id, partition_id or 0]
     Flush                               [channel_id, target]
     SealJob                             [segment_id, reason]
