@@ -86,12 +86,10 @@ class ResolveLocks:
     """Resolve the locks of a region (ScanLock, ResolveLock), then call `locks_resolved`, whether it worked or not.
 
     Attributes:
-        subscription_id: who asks.
         region_id: the region.
         max_ts: locks of transactions that began up to this timestamp.
     """
 
-    subscription_id: int
     region_id: int
     max_ts: int
 

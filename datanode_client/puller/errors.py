@@ -160,8 +160,12 @@ class RegionRecovery:
         return round(self._uniform(full / 2, full))
 
     def reset(self, subscription_id: int, span: Span) -> None:
-        """A range is initialized, or its subscription cancelled: the next failure is the first again."""
+        """A range is initialized, or not fed any more: the next failure is the first again."""
         self._recoveries.pop((subscription_id, span), None)
+
+    def forget(self, subscription_id: int) -> None:
+        """A subscription has ended, and its number does not come back."""
+        self._recoveries = {key: item for key, item in self._recoveries.items() if key[0] != subscription_id}
 
     def expire(self, now_ms: int) -> None:
         """Forgets ranges that have not failed for long; call it now and then, ranges that split never come back."""

@@ -146,10 +146,6 @@ class EventFeedSession:
         for region in [region for region in self._regions.values() if region.store_id == store_id]:
             self._fail(region, RegionError(kind, f"store {store_id}"), now_ms)
 
-    def locks_resolved(self, region_id: int, now_ms: int) -> None:
-        """A ResolveLocks has ended, well or not."""
-        self._lock_resolver.finish(region_id, now_ms)
-
     def tick(self, now_ms: int, pd_now_ms: int) -> None:
         """Time has passed; see `next_due_ms`.
 
@@ -180,6 +176,7 @@ class EventFeedSession:
         self._range_tasks.clear()
         self._queued_ranges.clear()
         self._retries.clear()
+        self._context.recovery.forget(self.subscription_id)
         self.outputs.clear()
 
     def stats(self) -> SessionStats:
@@ -284,7 +281,7 @@ class EventFeedSession:
         if not self._pd_now_ms:
             return
         for task in self._lock_resolver.tick(now_ms, self._pd_now_ms, initialized=self._span_init.completed):
-            self._context.actions.append(ResolveLocks(self.subscription_id, task.region_id, task.max_ts))
+            self._context.actions.append(ResolveLocks(task.region_id, task.max_ts))
         for region_id in self._lock_resolver.stuck_regions():
             self._deregister(self._regions[region_id])
             self._fail(self._regions[region_id], RegionError(RegionErrorKind.REGION_STUCK), now_ms)

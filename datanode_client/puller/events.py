@@ -242,7 +242,7 @@ class Message:
 
     Attributes:
         commit_ts: its timestamp.
-        entries: each key of each transaction once; by start_ts, deletes before updates before inserts, then by key.
+        entries: each key of each transaction once; by start_ts, then by key.
     """
 
     commit_ts: int

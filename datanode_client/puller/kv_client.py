@@ -15,6 +15,7 @@ from datanode_client.puller.events import FeedEvent, RegionFeedEvent
 from datanode_client.puller.feed_context import FeedContext, SessionStats
 from datanode_client.puller.region_cache import RegionMeta
 from datanode_client.puller.region_router import REGION_SCAN_LIMIT, RegionRouter
+from datanode_client.puller.resolve_lock import DEFAULT_KEYSPACE
 from datanode_client.puller.span import Span
 
 
@@ -117,11 +118,9 @@ class KVClientCore:
                 session.store_failed(store_id, now_ms, unknown_to_pd=unknown_to_pd)
         self._send_ready()
 
-    def locks_resolved(self, subscription_id: int, region_id: int, now_ms: int) -> None:
-        """A ResolveLocks has ended, well or not."""
-        session = self._sessions.get(subscription_id)
-        if session is not None:
-            session.locks_resolved(region_id, now_ms)
+    def locks_resolved(self, region_id: int, now_ms: int) -> None:
+        """A ResolveLocks has ended, well or not, also if nobody is subscribed to the region any more."""
+        self._context.limiter.finish(DEFAULT_KEYSPACE, region_id, now_ms)
 
     def tick(self, now_ms: int, pd_now_ms: int = 0) -> None:
         """Time has passed; see `next_due_ms`.

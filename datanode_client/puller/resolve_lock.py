@@ -26,6 +26,9 @@ RESOLVE_LOCK_PENALTY_MIN = 1
 REGION_STUCK_PENALTY = 60 * 60 * 1000 // RESOLVE_LOCK_TICK_MS
 """After an hour without any move the region is asked for anew (TiCDC's reconnectInterval): its store may have forgotten it."""
 
+DEFAULT_KEYSPACE = 0
+"""Of clusters without keyspaces, the only ones that are read."""
+
 TSO_LOGICAL_BITS = 18
 
 
@@ -154,7 +157,9 @@ class LockResolver:
         keyspace: of the subscription.
     """
 
-    def __init__(self, range_lock: RangeLock, limiter: ResolveLockRateLimiter, keyspace: int = 0) -> None:
+    def __init__(
+        self, range_lock: RangeLock, limiter: ResolveLockRateLimiter, keyspace: int = DEFAULT_KEYSPACE
+    ) -> None:
         self._range_lock = range_lock
         self._limiter = limiter
         self._keyspace = keyspace
@@ -172,7 +177,7 @@ class LockResolver:
             initialized: whether every key of the subscription has been through its initial scan.
 
         Returns:
-            attempts to make; each is to be ended with `finish`.
+            attempts to make; the end of each is to be told to the limiter.
         """
         resolved_ts = self._range_lock.resolved_ts()
         if resolved_ts != self._resolved_ts:
@@ -193,10 +198,6 @@ class LockResolver:
     def stuck_regions(self) -> list[int]:
         """Regions that have not moved for an hour, whatever was tried."""
         return [region.region_id for region in self._heap if region.penalty >= REGION_STUCK_PENALTY]
-
-    def finish(self, region_id: int, now_ms: int) -> None:
-        """An attempt has ended, well or not."""
-        self._limiter.finish(self._keyspace, region_id, now_ms)
 
     def _choose(self, behind: Sequence[int], now_ms: int) -> list[ResolveLockTask]:
         self._limiter.expire(now_ms)

@@ -376,13 +376,40 @@ def test_stuck_locks_are_resolved_and_stuck_regions_asked_for_again() -> None:
         actions = feed.core.take_actions()
         for task in (action for action in actions if isinstance(action, ResolveLocks)):
             tasks.append(task)
-            feed.core.locks_resolved(feed.id, task.region_id, feed.now_ms)
+            feed.core.locks_resolved(task.region_id, feed.now_ms)
         if any(isinstance(action, Deregister) for action in actions):
             break
     feed.wait()
 
     assert len(tasks) > 100
     assert feed.requests()[0].request.checkpoint_ts == compose_ts(start_ms)
+
+
+def test_an_attempt_at_locks_whose_subscription_has_ended_does_not_keep_others_from_the_region() -> None:
+    """Attempts are kept apart for all subscriptions of a client: one that never ends would leave the lock where it is for ever."""
+    feed = Feed()
+    start_ms = 1_000_000
+
+    def asked_to_resolve() -> list[int]:
+        """Lets time pass until the locks of the subscription's only region are to be resolved."""
+        (request,) = feed.load(region(1))
+        feed.initialize(request)
+        feed.resolve(request, compose_ts(start_ms))
+        asked: list[int] = []
+        for _ in range(20):
+            feed.now_ms += RESOLVE_LOCK_TICK_MS
+            feed.core.tick(feed.now_ms, start_ms + feed.now_ms)
+            actions = feed.core.take_actions()
+            asked += [action.region_id for action in actions if isinstance(action, ResolveLocks)]
+        return asked
+
+    assert asked_to_resolve() == [1]
+    feed.core.unsubscribe(feed.id, feed.now_ms)
+    feed.core.locks_resolved(1, feed.now_ms)
+    feed.core.take_actions()
+    feed.id = feed.core.subscribe(SPAN, START_TS, feed.now_ms)
+
+    assert asked_to_resolve() == [1]
 
 
 def test_unsubscribing_deregisters_and_frees_the_tokens() -> None:
@@ -393,6 +420,7 @@ def test_unsubscribing_deregisters_and_frees_the_tokens() -> None:
     (task,) = feed.loads()
     feed.core.regions_loaded(other, task.task_id, [region(9, b"y", b"")], 0)
     assert feed.requests() == []
+    feed.core._context.recovery.fail(feed.id, SPAN, 0)
 
     feed.core.unsubscribe(feed.id, 0)
     actions = feed.core.take_actions()
@@ -400,9 +428,9 @@ def test_unsubscribing_deregisters_and_frees_the_tokens() -> None:
     assert [type(action) for action in actions] == [Deregister, SendRequest]
     assert feed.core.session(feed.id) is None
     assert feed.session.range_lock.drained
+    assert len(feed.core._context.recovery) == 0
     feed.core.unsubscribe(feed.id, 0)
     feed.core.regions_loaded(feed.id, task.task_id, [region(1)], 0)
-    feed.core.locks_resolved(feed.id, 1, 0)
     assert feed.core.take_actions() == []
     assert list(feed.core.stats()) == [other]
 

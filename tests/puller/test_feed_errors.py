@@ -76,6 +76,9 @@ def test_failures_are_counted_per_range_and_subscription() -> None:
     assert recovery.fail(1, Span(b"a", b"c"), 0) == 1
     recovery.reset(1, SPAN)
     assert recovery.fail(1, SPAN, 0) == 1
+    recovery.forget(1)
+    assert len(recovery) == 1
+    assert recovery.fail(2, SPAN, 0) == 2
 
 
 def test_the_count_stops_before_the_shift_overflows_reason() -> None:

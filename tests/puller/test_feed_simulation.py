@@ -130,7 +130,7 @@ class Simulation:
         elif isinstance(action, ResolveLocks):
             if self.rng.random() < 0.8:
                 self.cluster.resolve_locks(action.region_id, action.max_ts)
-            self.core.locks_resolved(action.subscription_id, action.region_id, now_ms)
+            self.core.locks_resolved(action.region_id, now_ms)
 
     def break_stream(self) -> None:
         self.fail_store(self.rng.choice(STORES))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from datanode_client.puller.lock_heap import RegionTsHeap
 from datanode_client.puller.range_lock import RangeLock
 from datanode_client.puller.resolve_lock import (
+    DEFAULT_KEYSPACE,
     REGION_STUCK_PENALTY,
     RESOLVE_LOCK_FENCE_MS,
     RESOLVE_LOCK_MIN_INTERVAL_MS,
@@ -75,7 +76,7 @@ def test_a_region_that_was_not_helped_stays_a_candidate() -> None:
     for _ in range(30):
         for task in resolving.tick():
             started.append(resolving.now_ms)
-            resolving.resolver.finish(task.region_id, resolving.now_ms)
+            resolving.limiter.finish(DEFAULT_KEYSPACE, task.region_id, resolving.now_ms)
 
     assert len(started) >= 4
     assert all(later - earlier >= RESOLVE_LOCK_MIN_INTERVAL_MS for earlier, later in pairwise(started))

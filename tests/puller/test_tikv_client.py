@@ -313,7 +313,7 @@ async def test_a_member_of_pd_that_ends_a_stream_without_a_word_is_not_asked_for
     assert await pd.tso() > before
 
     living.cluster.pd_mute.add(1)
-    with pytest.raises(PDUnavailableError, match="ended .*Tso without an answer"):
+    with pytest.raises(PDUnavailableError, match=r"ended .*Tso without an answer"):
         await pd.tso()
     await pd.close()
 

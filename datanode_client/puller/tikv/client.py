@@ -188,7 +188,7 @@ class TiKVClient:
 
     async def _resolve_locks(self, action: ResolveLocks) -> None:
         await resolve_quietly(self._lock_resolver, action.region_id, action.max_ts, self._resolutions)
-        self._core.locks_resolved(action.subscription_id, action.region_id, self._now_ms())
+        self._core.locks_resolved(action.region_id, self._now_ms())
         self._work_off()
 
     # ── streams ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
