@@ -58,6 +58,9 @@ class NaiveFeed:
     def errors(self) -> Counter[str]:
         return Counter()
 
+    def late_entries(self) -> int:
+        return 0
+
     async def _ask(self, start: bytes, end: bytes, checkpoint_ts: int) -> list[tuple[str, cdcpb_pb2.ChangeDataRequest]]:
         """Looks up the regions of a range: whom to ask for what."""
         while True:

@@ -81,6 +81,10 @@ class Feed(Protocol):
         """Failures of regions so far, by kind."""
         ...
 
+    def late_entries(self) -> int:
+        """Changes that the feed itself threw away because they came too late."""
+        ...
+
 
 class OurFeed:
     """The puller over the real client."""
@@ -109,6 +113,9 @@ class OurFeed:
 
     def errors(self) -> Counter[str]:
         return sum((Counter(stats.errors) for stats in self.client.stats().values()), Counter())
+
+    def late_entries(self) -> int:
+        return self.puller.stats().late_entries
 
 
 FeedFactory = Callable[[Sequence[str], int, SteppedClock, random.Random], Feed]
@@ -266,6 +273,7 @@ class SocketRun:
         delivered = [_change(entry) for message in self.messages for entry in message.entries]
         assert delivered == expected, "what was delivered is not what was committed"
         assert {_change(entry) for entry in self.raw} >= set(expected)
+        assert self.feed.late_entries() == 0, "a change came after its resolved timestamp, and was thrown away"
         for feed in self.cluster.feeds.values():
             asked = [(request.region_id, request.request_id) for request in feed.seen_requests]
             assert len(asked) == len(set(asked)), "a request id was used twice for one region"
