@@ -15,9 +15,11 @@ def main() -> None:
 
 main.add_lazy("serve", "datacoord.cli.serve:serve", "Run a coordinator.")
 main.add_lazy("migrate", "datacoord.cli.migrate:migrate", "Bring a database up to this version.")
+main.add_lazy("health", "datacoord.cli.health:health", "Ask a coordinator whether it can do its work.")
 main.add_lazy("config", "datacoord.cli.config:config", "Show the effective settings of a coordinator, secrets masked.")
+main.add_lazy("land", "datacoord.cli.land:land", "Run a datanode job on Spark over a source.")
 main.add_lazy("collections", "datacoord.cli.listings:collections", "List collections.")
-main.add_lazy("channels", "datacoord.cli.listings:channels", "List channels: owner, checkpoint, lag.")
+main.add_lazy("channels", "datacoord.cli.channels:channels", "List channels: owner, checkpoint, lag; or move one.")
 main.add_lazy("segments", "datacoord.cli.listings:segments", "List segments: state, rows, bytes.")
 main.add_lazy("datanodes", "datacoord.cli.listings:datanodes", "List sessions of datanodes.")
 main.add_lazy("flush", "datacoord.cli.flush:flush", "Make everything consumed so far durable and sealed.")

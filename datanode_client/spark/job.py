@@ -197,6 +197,15 @@ class DataNodeJob:
         finished = sum(1 for channel in channels if _finished(channel))
         return JobProgress(len(channels), finished, tuple(self._client.list_datanodes(self._job_name)))
 
+    def check(self) -> None:
+        """Looks whether the job can still do its work.
+
+        Raises:
+            DatacoordError: the coordinator refused to register the job's datanodes.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+
     def await_finished(
         self, timeout_seconds: float | None = None, on_progress: Callable[[JobProgress], None] | None = None
     ) -> None:
@@ -212,8 +221,7 @@ class DataNodeJob:
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:
-            if self._refusal is not None:
-                raise self._refusal
+            self.check()
             # A coordinator that is away for a while is no news: the datanodes wait for it too.
             with contextlib.suppress(DatacoordError):
                 progress = self.progress()

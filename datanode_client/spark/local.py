@@ -1,4 +1,4 @@
-"""A quiet local Spark session with everything set that a datanode job needs."""
+"""Spark sessions with everything set that a datanode job needs: a quiet local one, and one on a cluster."""
 
 import os
 import sys
@@ -62,6 +62,33 @@ def local_session(
         **(config or {}),
     }
     builder = SparkSession.builder.appName(app_name).master(f"local[{cores + TASK_SLOTS_BESIDE},{TASK_FAILURES_MAX}]")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def cluster_session(master: str, app_name: str = "datacoord", config: Mapping[str, str] | None = None) -> SparkSession:
+    """Starts a driver of a cluster whose executors have Datacoord installed at the same path as this process.
+
+    Args:
+        master: URL of the cluster, for instance `spark://host:7077` or `k8s://…`.
+        app_name: shown by Spark.
+        config: settings of Spark; they win. Give the executors at least a core for each datanode.
+
+    Raises:
+        JavaNotFoundError: no Java 17 or newer.
+    """
+    os.environ["JAVA_HOME"] = str(find_java().home)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    settings = {
+        "spark.ui.enabled": "false",
+        # A killed worker must not end its job before the slot is submitted again.
+        "spark.task.maxFailures": str(TASK_FAILURES_MAX),
+        "spark.sql.catalogImplementation": "in-memory",
+        **(config or {}),
+    }
+    builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

@@ -1,0 +1,82 @@
+"""`datacoord land`: a job on the command line lands everything, and stops in order when it is told to."""
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from server.running_coordinator import CoordinatorThread, command, environment, eventually, running
+
+from datacoord.client import CoordinatorClient
+from datacoord.reading import to_arrow
+
+
+@pytest.fixture
+def coordinator(tmp_path: Path) -> Iterator[CoordinatorThread]:
+    """A coordinator that assigns at once."""
+    with running(tmp_path / "data", assignment_job_interval_seconds=0.2, watch_poll_seconds=0.1) as thread:
+        yield thread
+
+
+@pytest.mark.spark
+def test_everything_of_a_bounded_source_is_registered_when_the_command_ends(
+    coordinator: CoordinatorThread, tmp_path: Path
+) -> None:
+    """A command that ends before its rows are registered tells a script that they are there when they are not."""
+    arguments = ("land", "generated", "--collection", "made", "--channels", "4", "--rows", "3000", "--datanodes", "1")
+    result = subprocess.run(
+        [*command(), *arguments, "--address", coordinator.address],
+        env=environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "everything is registered" in result.stderr
+    with CoordinatorClient(coordinator.address) as client:
+        assert to_arrow(client, "made").num_rows > 0
+        channels = list(client.list_channels("made"))
+        assert {channel.owner for channel in channels} == {""}, "a channel was not handed back"
+        assert len({channel.checkpoint.timestamp for channel in channels}) == 1, "a channel is not at the end"
+
+
+@pytest.mark.spark
+def test_sigterm_drains_and_says_that_it_is_not_done(coordinator: CoordinatorThread, tmp_path: Path) -> None:
+    """An orchestrator that stops the job must not leave channels to wait for a lease, nor hear that all is landed."""
+    arguments = (
+        "land",
+        "generated",
+        "--collection",
+        "made",
+        "--channels",
+        "4",
+        "--rows",
+        "400000000",
+        "--datanodes",
+        "1",
+    )
+    process = subprocess.Popen(
+        [*command(), *arguments, "--address", coordinator.address],
+        env=environment(),
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        with CoordinatorClient(coordinator.address) as client:
+
+            def owned() -> bool:
+                return any(channel.owner for channel in client.list_channels() if channel.collection_name == "made")
+
+            eventually(owned, timeout_seconds=80)
+            process.send_signal(signal.SIGTERM)
+            _, stderr = process.communicate(timeout=80)
+            assert process.returncode == 3, stderr
+            assert "run it again to go on" in stderr
+            assert not owned(), "a channel was not handed back"
+    finally:
+        process.kill()
+        process.wait(10)

@@ -1,0 +1,80 @@
+"""Installs Datacoord for production into a fresh virtual environment: what the Dockerfile runs, and any other installer may.
+
+    python tools/install_release.py /opt/datacoord [--without-spark]
+
+Everything comes from the locks by hash. Wheels are built in an environment of their own, so that the target holds no build tool.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tools.setup_environment import LOCK, ROOT, lock_entries
+
+RUN_LOCK = ROOT / "requirements" / "run.lock"
+BUILD_TOOLS = ("setuptools", "hatchling", "packaging", "pathspec", "pluggy", "trove-classifiers")
+SPARK_ONLY = ("pyspark", "py4j", "pandas", "python-dateutil", "pytz", "six", "tzdata")
+"""What only the spark extra needs: half a gigabyte that a coordinator can do without."""
+
+
+def run(*command: str | Path) -> None:
+    """Runs a command.
+
+    Raises:
+        subprocess.CalledProcessError: it failed.
+    """
+    subprocess.run([str(part) for part in command], check=True, cwd=ROOT, stdin=subprocess.DEVNULL)
+
+
+def pip(python: Path, *arguments: str | Path) -> None:
+    """Runs an environment's pip."""
+    run(python, "-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet", *arguments)
+
+
+def write_lock(path: Path, lock: Path, *, only: tuple[str, ...] = (), without: tuple[str, ...] = ()) -> Path:
+    """Writes the part of a lock that is wanted."""
+    entries = [entry for name, entry in lock_entries(lock) if (not only or name in only) and name not in without]
+    path.write_text("\n".join(entries) + "\n")
+    return path
+
+
+def install(target: Path, *, without_spark: bool) -> None:
+    """Makes the environment.
+
+    Raises:
+        subprocess.CalledProcessError: a step failed; what it said stands above.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        scratch = Path(directory)
+        builder = scratch / "builder" / "bin" / "python"
+        run(sys.executable, "-m", "venv", scratch / "builder")
+        tools = write_lock(scratch / "tools.lock", LOCK, only=BUILD_TOOLS)
+        pip(builder, "install", "--require-hashes", "--no-deps", "-r", tools)
+        wheels = scratch / "wheels"
+        wanted = write_lock(scratch / "run.lock", RUN_LOCK, without=SPARK_ONLY if without_spark else ())
+        wheel = ("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels)
+        pip(builder, *wheel, "--require-hashes", "--use-pep517", "-r", wanted)
+        pip(builder, *wheel, ROOT)
+        run(sys.executable, "-m", "venv", "--clear", target)
+        pip(target / "bin" / "python", "install", "--no-index", "--no-deps", *sorted(wheels.glob("*.whl")))
+    run(target / "bin" / "datacoord", "version")
+
+
+def main() -> None:
+    """Command line of the tool."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", type=Path, help="directory of the environment; made anew")
+    parser.add_argument("--without-spark", action="store_true", help="for coordinators: no PySpark")
+    arguments = parser.parse_args()
+    try:
+        install(arguments.target.absolute(), without_spark=arguments.without_spark)
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"install: `{' '.join(map(str, error.cmd[:6]))} …` failed; the message above says why")
+
+
+if __name__ == "__main__":
+    main()
