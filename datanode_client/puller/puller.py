@@ -10,16 +10,15 @@ import structlog
 from datanode_client.puller.errors import SpanMismatchError
 from datanode_client.puller.events import EntryBatch, Message, PullerOutput, RegionFeedEvent, Resolved
 from datanode_client.puller.frontier import Frontier
+from datanode_client.puller.outbox import Outbox
 from datanode_client.puller.sorter import Sorter
 from datanode_client.puller.span import Span
 
 _log = structlog.get_logger(__name__)
 
-EVENT_QUEUE_MAX = 128
-"""Events between the feeds and the puller; a full queue stops the reading of the streams."""
-
-OUTPUT_QUEUE_MAX = 128
-"""Outputs between the puller and its consumer; likewise."""
+OUTPUT_BYTES_MAX = 8 * 1024 * 1024
+"""Changes between the feeds and the consumer; above it the feeds wait, and the streams are not read any more. In bytes, for a store
+sends up to 6 MB in one event."""
 
 EventSink = Callable[[RegionFeedEvent], Awaitable[None]]
 """Takes an event of a feed; waits while the puller is behind."""
@@ -40,6 +39,10 @@ class KVClient(Protocol):
             FatalFeedError: the feed cannot go on.
         """
         ...
+
+
+class _CancelledRunError(Exception):
+    """The run was cancelled: its output ends without an error."""
 
 
 @dataclass(slots=True)
@@ -162,8 +165,7 @@ class Puller:
         self._checkpoint_ts = checkpoint_ts
         self._client = client
         self._core = PullerCore(self._spans, checkpoint_ts)
-        self._events: asyncio.Queue[RegionFeedEvent] = asyncio.Queue(EVENT_QUEUE_MAX)
-        self._outputs: asyncio.Queue[PullerOutput | BaseException] = asyncio.Queue(OUTPUT_QUEUE_MAX)
+        self._outputs: Outbox[PullerOutput] = Outbox(OUTPUT_BYTES_MAX)
 
     @property
     def resolved_ts(self) -> int:
@@ -179,34 +181,33 @@ class Puller:
         try:
             async with asyncio.TaskGroup() as group:
                 for span in self._spans:
-                    group.create_task(self._client.event_feed(span, self._checkpoint_ts, self._events.put))
-                group.create_task(self._consume())
+                    group.create_task(self._client.event_feed(span, self._checkpoint_ts, self._take))
+        except asyncio.CancelledError:
+            self._outputs.fail(_CancelledRunError())
+            raise
         except BaseException as error:
-            while not self._outputs.empty():  # all or nothing: an output after a lost one would be taken for complete
-                self._outputs.get_nowait()
-            self._outputs.put_nowait(error)
+            self._outputs.fail(error)
             raise
 
     async def output(self) -> AsyncIterator[PullerOutput]:
-        """What comes out, in order. Ends when `run` is cancelled, and raises what else ended it."""
+        """What comes out, in order. Ends when `run` is cancelled, and raises what else ended it, behind what came before."""
         while True:
-            item = await self._outputs.get()
-            if isinstance(item, asyncio.CancelledError):
+            try:
+                output = await self._outputs.get()
+            except _CancelledRunError:
                 return
-            if isinstance(item, BaseException):
-                raise item
-            yield item
+            yield output
 
     def stats(self) -> PullerStats:
         """Counters."""
         return self._core.stats()
 
-    async def _consume(self) -> None:
-        """One loop for all feeds: a resolved timestamp must not overtake the changes of another feed."""
-        while True:
-            output = self._core.handle(await self._events.get())
-            if output is not None:
-                await self._outputs.put(output)
+    async def _take(self, event: RegionFeedEvent) -> None:
+        """Takes an event of any feed, and waits only then: a resolved timestamp must not overtake changes, or another one."""
+        output = self._core.handle(event)
+        if output is not None:
+            self._outputs.put(output)
+        await self._outputs.wait_for_room()
 
 
 async def sorted_output(outputs: AsyncIterator[PullerOutput], sorter: Sorter) -> AsyncIterator[Message | Resolved]:

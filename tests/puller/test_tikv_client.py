@@ -10,10 +10,10 @@ from datacoord.errors import ConfigInvalidError, InternalError, SourceUnavailabl
 from datanode_client.puller.actions import Deregister
 from datanode_client.puller.errors import ClusterIDMismatchError, DuplicateRequestError
 from datanode_client.puller.events import EntryBatch, RegionErrorKind, RegionFeedEvent, RegionSpan, ResolvedSpans
+from datanode_client.puller.outbox import Outbox
 from datanode_client.puller.span import Span, encode_bytes
 from datanode_client.puller.tikv.client import TiKVClient
 from datanode_client.puller.tikv.codec import encode_deregister
-from datanode_client.puller.tikv.outbox import Outbox
 from datanode_client.puller.tikv.pd_client import PDClient, PDUnavailableError
 from datanode_client.puller.tikv.settings import TiKVSettings
 from datanode_client.puller.tikv.store_stream import StoreStream
@@ -198,7 +198,7 @@ async def test_a_slow_consumer_stops_the_stream_and_not_the_memory(
     waiting = [0]
     put = Outbox.put
 
-    def watched(outbox: Outbox, event: RegionFeedEvent) -> None:
+    def watched(outbox: Outbox[RegionFeedEvent], event: RegionFeedEvent) -> None:
         put(outbox, event)
         waiting.append(outbox._bytes)
 
@@ -414,7 +414,7 @@ async def test_closing_ends_streams_and_feeds(
 
 async def test_an_outbox_hands_out_what_it_has_before_it_fails() -> None:
     """What came before the failure is good."""
-    outbox = Outbox(1000)
+    outbox = Outbox[ResolvedSpans](1000)
     outbox.put(ResolvedSpans(5, []))
     outbox.fail(InternalError("first"))
     outbox.fail(InternalError("second"))
@@ -426,7 +426,7 @@ async def test_an_outbox_hands_out_what_it_has_before_it_fails() -> None:
 
 async def test_nobody_waits_for_room_in_an_outbox_that_failed() -> None:
     """Its stream has others to serve."""
-    outbox = Outbox(0)
+    outbox = Outbox[ResolvedSpans](0)
     outbox.put(ResolvedSpans(5, [RegionSpan(1, LEFT)]))
     outbox.fail(InternalError("over"))
 

@@ -23,15 +23,15 @@ from datanode_client.clock import Clock, SystemClock
 from datanode_client.puller.actions import Action, Deregister, LoadRegions, ResolveLocks, SendRequest
 from datanode_client.puller.errors import FatalFeedError
 from datanode_client.puller.event_feed_session import REQUEST_ID_BITS
-from datanode_client.puller.events import FeedEvent
+from datanode_client.puller.events import FeedEvent, RegionFeedEvent
 from datanode_client.puller.feed_context import SessionStats
 from datanode_client.puller.kv_client import KVClientCore
+from datanode_client.puller.outbox import Outbox
 from datanode_client.puller.puller import EventSink
 from datanode_client.puller.resolve_lock import physical_ms
 from datanode_client.puller.span import Span
 from datanode_client.puller.tikv.codec import decode, encode_deregister, encode_register
 from datanode_client.puller.tikv.lock_resolver import TiKVLockResolver, resolve_quietly
-from datanode_client.puller.tikv.outbox import Outbox
 from datanode_client.puller.tikv.pd_client import PDClient
 from datanode_client.puller.tikv.settings import TiKVSettings
 from datanode_client.puller.tikv.store_directory import StoreDirectory, StoreUnknownError
@@ -70,7 +70,7 @@ class TiKVClient:
         )
         self._cluster_id = 0
         self._pd_now_ms = 0
-        self._outboxes: dict[int, Outbox] = {}
+        self._outboxes: dict[int, Outbox[RegionFeedEvent]] = {}
         self._streams: dict[tuple[int, int | None], StoreStream] = {}
         self._stream_tasks: dict[StoreStream, asyncio.Task[None]] = {}
         self._old_stores: set[int] = set()
@@ -88,7 +88,7 @@ class TiKVClient:
             PDUnavailableError: PD does not even say which cluster this is.
         """
         await self._start()
-        outbox = Outbox(self._settings.backlog_bytes_max)
+        outbox = Outbox[RegionFeedEvent](self._settings.backlog_bytes_max)
         subscription_id = self._core.subscribe(span, start_ts, self._now_ms())
         self._outboxes[subscription_id] = outbox
         self._work_off()

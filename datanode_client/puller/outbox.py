@@ -1,38 +1,40 @@
-"""What waits for the consumer of a subscription."""
+"""What waits for a consumer: of a subscription, or of a puller."""
 
 import asyncio
 from collections import deque
+from typing import Generic, TypeVar
 
-from datanode_client.puller.events import EntryBatch, RegionFeedEvent
+from datanode_client.puller.events import EntryBatch, Resolved, ResolvedSpans
 from datanode_client.puller.spill import entry_bytes
 
 RESOLVED_BYTES = 128
 """What the resolved timestamp of one region weighs, roughly."""
 
+EventT = TypeVar("EventT", bound=EntryBatch | ResolvedSpans | Resolved)
 
-class Outbox:
-    """A queue of events, measured in bytes. Streams put and then wait for room, so that it holds one message too much at most.
+
+class Outbox(Generic[EventT]):
+    """A queue of events, measured in bytes. Who puts then waits for room, so that it holds one event too much of each at most.
 
     Args:
-        bytes_max: above it, streams wait.
+        bytes_max: above it, there is no room.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._events: deque[tuple[RegionFeedEvent, int]] = deque()
+        self._events: deque[tuple[EventT, int]] = deque()
         self._bytes = 0
         self._filled = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
         self._error: BaseException | None = None
 
-    def put(self, event: RegionFeedEvent) -> None:
+    def put(self, event: EventT) -> None:
         """Adds an event."""
-        size = (
-            sum(map(entry_bytes, event.entries))
-            if isinstance(event, EntryBatch)
-            else RESOLVED_BYTES * len(event.regions)
-        )
+        if isinstance(event, EntryBatch):
+            size = sum(map(entry_bytes, event.entries))
+        else:
+            size = RESOLVED_BYTES * (len(event.regions) if isinstance(event, ResolvedSpans) else 1)
         self._events.append((event, size))
         self._bytes += size
         self._filled.set()
@@ -45,7 +47,7 @@ class Outbox:
         self._filled.set()
         self._room.set()
 
-    async def get(self) -> RegionFeedEvent:
+    async def get(self) -> EventT:
         """The next event.
 
         Raises:
