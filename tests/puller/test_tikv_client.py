@@ -304,6 +304,19 @@ async def test_a_pd_without_a_leader_fails_a_call_within_its_deadline(living: Li
     await pd.close()
 
 
+async def test_a_cluster_that_becomes_another_one_is_named_to_the_feeds(
+    living: LivingCluster, feed: Callable[[Span], Feeding]
+) -> None:
+    """Behind an address that was given to somebody else; "internal error" would send people to look for a bug."""
+    feeding = feed(LEFT)
+    await until(lambda: feeding.resolved)
+    living.cluster.cluster_id += 1
+    await until(feeding.task.done)
+
+    with pytest.raises(ClusterIDMismatchError, match="check the addresses"):
+        await feeding.task
+
+
 async def test_a_member_of_pd_that_ends_a_stream_without_a_word_is_not_asked_for_ever(living: LivingCluster) -> None:
     """It leads no more; as long as its timestamps are waited for, no lock of a dead client is resolved."""
     pd = PDClient(living.server.pd_addresses, 2.0)

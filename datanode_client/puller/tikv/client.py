@@ -300,12 +300,14 @@ class TiKVClient:
         return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        """A task that ends with an error is a bug; feeds must not stand still because of it without a word."""
+        """A task that fails found a bug, or that nothing can go on; feeds must not stand still because of it without a word."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed = True
             _log.error("tikv_client_failed", exc_info=error)
-            self._fail_all(InternalError(f"the client of the TiKV cluster failed: {type(error).__name__}: {error}"))
+            if not isinstance(error, FatalFeedError):
+                error = InternalError(f"the client of the TiKV cluster failed: {type(error).__name__}: {error}")
+            self._fail_all(error)
 
 
 def _subscription_of(stream: StoreStream, event: FeedEvent) -> int | None:
