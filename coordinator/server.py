@@ -148,7 +148,7 @@ class Coordinator:
                 kick_assignment=self._assignment.kick,
             ),
             "collections": CollectionServicer(self._store, kick_assignment=self._assignment.kick),
-            "admin": AdminServicer(self._store),
+            "admin": AdminServicer(self._store, kick_assignment=self._assignment.kick),
         }
         handlers = [self._guard.handlers(SERVICES[name], servicer) for name, servicer in servicers.items()]
         server.add_generic_rpc_handlers(handlers)

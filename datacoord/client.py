@@ -196,6 +196,19 @@ class CoordinatorClient:
             if not page.next_page_token:
                 return
             request.page_token = page.next_page_token
+    def move_channel(self, channel_name: str, node_id: int = 0) -> admin_pb2.MoveChannelResponse:
+        """Moves a MANAGED channel to another datanode (0 = any other), with its last progress. It arrives a moment later.
+
+        Raises:
+            ChannelNotFoundError: no such channel.
+            ChannelDroppedError: it is dropped.
+            WrongModeError: it is CLAIMED.
+            SessionNotFoundError: no datanode that takes it is there.
+        """
+        request = admin_pb2.MoveChannelRequest(channel_name=channel_name, node_id=node_id)
+        response: admin_pb2.MoveChannelResponse = self._call(self._admin().MoveChannel, request)
+        return response
+
 
     def _call(self, method: Any, request: Message) -> Any:
         deadline = time.monotonic() + self._timeout_seconds

@@ -1,5 +1,7 @@
 """Which datanode should hold which channel: evenly, with as few moves as possible, and never by taking a channel by force.
 
+What an operator has said of a channel (a move by hand) goes before the balance, for as long as the session named lives.
+
 Milvus's AvgBalanceChannelPolicy releases channels even from nodes below the average (reference: a negative count falls into its
 loop); this one moves only from nodes above the even share, and only what another node lacks.
 """
@@ -7,6 +9,11 @@ loop); this one moves only from nodes above the even share, and only what anothe
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
+
+MOVES_PER_NODE_MAX: Final = 64
+"""Channels that one node is asked for, for the sake of balance, before they have all come back: every one stands still meanwhile,
+and a node that hands over hundreds at once has no time for the rows of the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +40,16 @@ class HeldChannel:
         collection_id: its collection.
         node_id: the session that owns it; 0 = nobody.
         releasing: its owner was asked to hand it back already.
+        placed_on: the session that an operator wants it on; 0 = none is named.
+        placed_off: the session that an operator wants it away from; 0 = none.
     """
 
     channel_id: int
     collection_id: int
     node_id: int = 0
     releasing: bool = False
+    placed_on: int = 0
+    placed_off: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +65,20 @@ class AssignmentPlan:
     release: tuple[int, ...]
 
 
-def plan_assignment(channels: Iterable[HeldChannel], nodes: Sequence[NodeFacts]) -> AssignmentPlan:
+def plan_assignment(
+    channels: Iterable[HeldChannel], nodes: Sequence[NodeFacts], *, moves_per_node_max: int = MOVES_PER_NODE_MAX
+) -> AssignmentPlan:
     """Plans one round.
 
-    Free channels go to the least loaded node that can read them; a stopping node is asked for all of its channels; then the
-    most loaded node is asked for what a node at least two below it can read, until no such pair is left. A channel on its way
-    back counts for the node that will get it, so that one that is slow to come back neither stops nor doubles the balancing.
+    Free channels go where an operator wants them, else to the least loaded node that can read them; a stopping node is asked for
+    all of its channels; then the most loaded node is asked for what a node at least two below it can read, until no such pair is
+    left or enough are on their way. A channel on its way back counts for the node that will get it, so that one that is slow to
+    come back neither stops nor doubles the balancing.
+
+    Args:
+        channels: every ACTIVE, MANAGED channel.
+        nodes: every session that watches or stops.
+        moves_per_node_max: see MOVES_PER_NODE_MAX.
 
     Returns:
         the plan; empty when all is even. Deterministic: ties go to the smaller number.
@@ -71,30 +90,43 @@ def plan_assignment(channels: Iterable[HeldChannel], nodes: Sequence[NodeFacts])
     free: list[HeldChannel] = []
     returning: list[HeldChannel] = []
     release: list[int] = []
+    moving: dict[int, int] = {}
     for channel in held:
         if channel.node_id == 0:
             free.append(channel)
         elif channel.releasing:
             returning.append(channel)
+            moving[channel.node_id] = moving.get(channel.node_id, 0) + 1
         elif channel.node_id in stopping:
+            returning.append(channel)
+            release.append(channel.channel_id)
+        elif loads.is_misplaced(channel):
+            # Asked for when the move was; unless it came from nobody just then.
             returning.append(channel)
             release.append(channel.channel_id)
         elif channel.node_id in loads.load:
             loads.add(channel.node_id, 1)
-            movable.setdefault(channel.node_id, {}).setdefault(channel.collection_id, []).append(channel.channel_id)
+            if channel.placed_on != channel.node_id:
+                # Else it is where an operator wants it: the balance leaves it there.
+                movable.setdefault(channel.node_id, {}).setdefault(channel.collection_id, []).append(channel.channel_id)
 
-    assign: list[tuple[int, int]] = []
+    assign = []
     for channel in free:
-        taker = loads.least(channel.collection_id)
+        taker = loads.taker(channel)
         if taker:
             loads.add(taker, 1)
             assign.append((channel.channel_id, taker))
     for channel in returning:
-        taker = loads.least(channel.collection_id)
+        taker = loads.taker(channel)
         if taker:
             loads.add(taker, 1)
-    release += _even_out(loads, movable)
+    release += _even_out(loads, movable, {n: moves_per_node_max - moving.get(n, 0) for n in loads.load})
     return AssignmentPlan(tuple(assign), tuple(release))
+
+
+def can_take(channel: HeldChannel, node: NodeFacts) -> bool:
+    """Whether a channel may be given to a node."""
+    return not node.stopping and channel.collection_id in node.collection_ids
 
 
 class _Loads:
@@ -110,6 +142,28 @@ class _Loads:
         for collection_id in self._nodes[node_id].collection_ids & self._heaps.keys():
             heapq.heappush(self._heaps[collection_id], (self.load[node_id], node_id))
 
+    def is_misplaced(self, channel: HeldChannel) -> bool:
+        """Whether an operator wants a channel that is held on another node, and it can be there."""
+        wanted = self._nodes.get(channel.placed_on)
+        if wanted is not None and can_take(channel, wanted):
+            return channel.node_id != channel.placed_on
+        return channel.node_id == channel.placed_off and self.taker(channel) != channel.node_id
+
+    def taker(self, channel: HeldChannel) -> int:
+        """Who should get a channel that is free or will be; 0 = nobody can."""
+        wanted = self._nodes.get(channel.placed_on)
+        if wanted is not None and can_take(channel, wanted):
+            return wanted.node_id
+        least = self.least(channel.collection_id)
+        if least != channel.placed_off:
+            return least
+        others = [
+            (self.load[node.node_id], node.node_id)
+            for node in self._nodes.values()
+            if node.node_id != channel.placed_off and can_take(channel, node)
+        ]
+        return min(others)[1] if others else least
+
     def least(self, collection_id: int) -> int:
         """The least loaded node that can read a collection; 0 = there is none."""
         heap = self._heaps.get(collection_id)
@@ -122,7 +176,7 @@ class _Loads:
         return heap[0][1] if heap else 0
 
 
-def _even_out(loads: _Loads, movable: dict[int, dict[int, list[int]]]) -> list[int]:
+def _even_out(loads: _Loads, movable: dict[int, dict[int, list[int]]], may_give: dict[int, int]) -> list[int]:
     """Channels to ask for, each from the most loaded node that has one to give.
 
     It ends: every move lowers the sum of the squares of the loads.
@@ -130,6 +184,7 @@ def _even_out(loads: _Loads, movable: dict[int, dict[int, list[int]]]) -> list[i
     Args:
         loads: changed as if every channel had arrived where it will go.
         movable: channels by node and collection, by number; emptied from the end.
+        may_give: how many channels each node may be asked for.
     """
     release: list[int] = []
     while True:
@@ -138,12 +193,15 @@ def _even_out(loads: _Loads, movable: dict[int, dict[int, list[int]]]) -> list[i
         heapq.heapify(givers)
         while givers:
             negative, giver = heapq.heappop(givers)
+            if may_give[giver] <= 0:
+                continue
             held = movable.get(giver, {}).items()
             takers = [(loads.load[taker], taker, c) for c, ids in held if ids and (taker := loads.least(c))]
             lowest, taker, collection_id = min(takers, default=(loads.load[giver], giver, 0))
             if -negative != loads.load[giver] or loads.load[giver] - lowest < 2:
                 continue
             release.append(movable[giver][collection_id].pop())
+            may_give[giver] -= 1
             loads.add(giver, -1)
             loads.add(taker, 1)
             heapq.heappush(givers, (-loads.load[giver], giver))

@@ -50,6 +50,19 @@ class DropDecision:
     save: SaveDecision | None
 
 
+@dataclass(frozen=True, slots=True)
+class MoveDecision:
+    """A move by hand: where the channel shall be is kept, and its owner asked for it.
+
+    Attributes:
+        outcome: APPLIED or ALREADY_APPLIED.
+        release: True: the owner is asked to hand it over.
+    """
+
+    outcome: Outcome
+    release: bool
+
+
 def decide_checkpoint(
     channel: ChannelFacts | None, channel_name: str, epoch: int, position: Position
 ) -> Refusal | CheckpointDecision:
@@ -82,6 +95,28 @@ def decide_assign(channel: ChannelFacts, owner: str, epoch_read: int) -> OwnerDe
     ):
         return None
     return OwnerDecision(owner=owner, new_epoch=True)
+
+
+def decide_move(
+    channel: ChannelFacts | None, channel_name: str, *, owner_id: int, target_id: int, on_its_way: bool
+) -> Refusal | MoveDecision:
+    """MoveChannel(c, target), by an operator. Nothing is taken from anybody: the owner releases, then the job assigns.
+
+    Args:
+        channel: the facts; None = no such channel.
+        channel_name: the channel.
+        owner_id: the session that owns it; 0 = nobody.
+        target_id: the session that shall have it; 0 = any but the owner.
+        on_its_way: its owner was asked to hand it over already.
+    """
+    if channel is None:
+        return refusals.channel_not_found(channel_name)
+    if channel.state is ChannelState.DROPPED:
+        return refusals.channel_dropped(channel)
+    if channel.mode is not ChannelMode.MANAGED:
+        return refusals.wrong_mode(channel)
+    there = owner_id == target_id and not on_its_way
+    return MoveDecision(Outcome.ALREADY_APPLIED if there else Outcome.APPLIED, release=owner_id != 0 and not there)
 
 
 def decide_claim(

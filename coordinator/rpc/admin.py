@@ -1,23 +1,28 @@
 """AdminService: what operators ask."""
 
+from collections.abc import Callable
+
 from coordinator.core.model import SegmentState
 from coordinator.rpc import answers, validation
 from coordinator.rpc.guard import Call
+from coordinator.rpc.moves import MovesMixin
 from coordinator.rpc.pending import Pending
 from coordinator.store import Store
 from datacoord.errors import InvalidFieldError
 from datacoord.v1 import admin_pb2
 
 
-class AdminServicer(Pending):
+class AdminServicer(MovesMixin, Pending):
     """The servicer.
 
     Args:
         store: the state.
+        kick_assignment: called when channels may wait for the assignment job.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, kick_assignment: Callable[[], None]) -> None:
         self._store = store
+        self._kick_assignment = kick_assignment
 
     async def ListChannels(  # noqa: N802 - methods are called what the contract calls them
         self, request: admin_pb2.ListChannelsRequest, _call: Call

@@ -15,7 +15,6 @@ class Pending:
             "SetSegmentState",
             "MarkSegmentsDropped",
             "GcControl",
-            "MoveChannel",
             "Explain",
             "ListEvents",
             "DropCollection",

@@ -13,6 +13,7 @@ from coordinator.store import (
     flushes,
     migrate,
     ownership,
+    placements,
     reads,
     recovery,
     saves,
@@ -177,6 +178,19 @@ class Store(Operations):
         """ClaimChannels: one answer per channel, in order, with recovery info of the same transaction."""
         call = ownership.claim_call(owner_name, channel_names, force=force, caller=caller)
         return await self._queue.submit(call, deadline)
+
+    async def move_channel(
+        self, channel_name: str, node_id: int, *, caller: str, deadline: float | None = None
+    ) -> placements.MoveAnswer:
+        """MoveChannel: its owner is asked for it, and the assignment job gives it to the session named (0 = any other).
+
+        Raises:
+            ChannelNotFoundError: no such channel.
+            ChannelDroppedError: it is dropped.
+            WrongModeError: it is CLAIMED.
+            SessionNotFoundError: no session that takes it is there.
+        """
+        return await self._queue.submit(placements.move_call(channel_name, node_id, caller), deadline)
 
     # ---- datanodes ----------------------------------------------------------------------------------------------------------
 

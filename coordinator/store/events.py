@@ -4,9 +4,9 @@
 
     UpdateChannelCheckpoint             [channel_id, epoch, checkpoint]
     SaveBinlogPaths, DropVirtualChannel [channel_id, epoch, checkpoint or null, [[partition_id, from, to, binlogs], …]]
-    ReleaseChannels, ClaimChannels, RegisterDataNode, ReportDataNodeTtMsgs, LeaseJob, AssignmentJob
-                                        [channel_id, epoch, owner_id, checkpoint], after the change
-    CreateCollection, AlterCollection, CreatePartition, DropPartition
+    ReleaseChannels, ClaimChannels, RegisterDataNode, ReportDataNodeTtMsgs, LeaseJob, AssignmentJob,
+    MoveChannel                         [channel_id, epoch, owner_id, checkpoint], after the change
+    CreateCollection, AlterCollection, DropCollection, CreatePartition, DropPartition
                                         [collection_id, partition_id or 0]
     Flush                               [channel_id, target]
     SealJob                             [segment_id, reason]

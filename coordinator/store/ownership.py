@@ -9,7 +9,7 @@ from sqlalchemy.engine import Connection
 from coordinator.core.assignment import HeldChannel, plan_assignment
 from coordinator.core.model import ChannelMode, ChannelState, Outcome
 from coordinator.core.ownership import decide_assign, decide_claim, decide_release
-from coordinator.store import job_leases, recovery, sessions
+from coordinator.store import job_leases, placements, recovery, sessions
 from coordinator.store.answers import AssignmentRound, ChannelRelease, ClaimAnswer, WriteAnswer
 from coordinator.store.calls import AloneCall, WriteCall
 from coordinator.store.channels import Channel, Channels
@@ -162,12 +162,15 @@ def _assign(transaction: Transaction, channels: Channels) -> AssignmentRound:
     transaction.reserve(epochs_wanted=len(assign))
     living = sessions.lock_living(transaction, set(assign.values()))
     changes = []
+    given = {}
     for channel in channels.by_ids(assign):
         node_id = assign[channel.channel_id]
         decision = decide_assign(channels.facts(channel), transaction.owner_name(node_id), epochs[channel.channel_id])
         if decision is not None and node_id in living:
             channels.change_owner(channel, node_id)
             changes.append(change_of(channel))
+            given[channel.channel_id] = node_id
+    placements.settle(transaction.connection, held, given)
     asked = 0
     for channel in channels.by_ids(release):
         if channel.epoch == epochs[channel.channel_id] and channel.state is ChannelState.ACTIVE:
@@ -194,7 +197,9 @@ def read_held(connection: Connection) -> tuple[list[HeldChannel], dict[int, int]
     )
     held = []
     epochs = {}
+    placed = placements.read(connection)
     for channel_id, collection_id, owner_id, releasing, epoch in connection.execute(statement):
-        held.append(HeldChannel(channel_id, collection_id, owner_id, bool(releasing)))
+        placed_on, placed_off = placed.pop(channel_id, (0, 0))
+        held.append(HeldChannel(channel_id, collection_id, owner_id, bool(releasing), placed_on, placed_off))
         epochs[channel_id] = epoch
     return held, epochs

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import delete, insert, select, update
 from sqlalchemy.engine import Connection
 
 from coordinator.core.assignment import NodeFacts
@@ -12,6 +12,7 @@ from coordinator.store.answers import DesiredState, LeaseRound, Session, Session
 from coordinator.store.calls import AloneCall, WriteCall
 from coordinator.store.channels import Channels
 from coordinator.store.collections import collection_ids
+from coordinator.store.drops import read_dropped_partitions
 from coordinator.store.listings import DataNodeState
 from coordinator.store.tables import (
     OWNER_DATANODE,
@@ -20,6 +21,7 @@ from coordinator.store.tables import (
     datanode_reports,
     datanodes,
     owners,
+    placements,
     vchannels,
 )
 from coordinator.store.transaction import OwnerIdentity, Transaction, chunks
@@ -142,6 +144,8 @@ def end_session(transaction: Transaction, channels: Channels, node_id: int) -> l
     """
     _set_state(transaction, node_id, DataNodeState.ENDED)
     transaction.changed_nodes.add(node_id)
+    # Nothing is to be on it any more.
+    transaction.connection.execute(delete(placements).where(placements.c.node_id == node_id))
     owned = channels.load_owned(node_id)
     transaction.reserve(epochs_wanted=len(owned))
     changes = []
@@ -192,7 +196,7 @@ def read_desired_state(connection: Connection, node_id: int) -> DesiredState:
         WatchedChannel(name, epoch, bool(release), flush_timestamp)
         for name, epoch, release, flush_timestamp in connection.execute(statement)
     ]
-    return DesiredState(session.desired_revision, tuple(watched))
+    return DesiredState(session.desired_revision, tuple(watched), read_dropped_partitions(connection, node_id))
 
 
 def read_desired_revisions(connection: Connection, node_ids: Iterable[int], chunk_size: int) -> dict[int, int]:

@@ -281,6 +281,16 @@ datanode_reports = _table(
     _blob("report"),
 )
 
+placements = _table(
+    "placements",
+    # Where an operator wants a MANAGED channel (MoveChannel): on a session, for as long as that lives; or (node_id = 0, until the
+    # channel has been assigned) anywhere but on the session that had it.
+    _key("channel_id", ForeignKey("vchannels.channel_id")),
+    _id("node_id"),
+    _id("from_node_id"),
+    _check("nodes", "node_id > 0 OR (node_id = 0 AND from_node_id > 0)"),
+)
+
 flushes = _table(
     "flushes",
     _key("flush_id"),
