@@ -1,5 +1,6 @@
 """UpdateChannelCheckpoint (R2): decided by core; where every entry is the owner's and goes forward, one guarded statement."""
 
+import operator
 from collections.abc import Mapping, Sequence
 
 from sqlalchemy import bindparam, or_, select, update
@@ -93,7 +94,7 @@ def try_fast(transaction: Transaction, calls: Sequence[CheckpointCall]) -> list[
         return None
     savepoint = transaction.connection.begin_nested()
     # Sorted, so that transactions lock rows in one order.
-    rows = [row for _, row in sorted(folded.items())]
+    rows = sorted(folded.values(), key=operator.itemgetter(0))
     if _MOVE_IF.run(transaction.kind, transaction.connection, rows) != len(rows):
         savepoint.rollback()
         return None
@@ -139,9 +140,12 @@ def _fold(
 
 def _renew_owners(transaction: Transaction, channel_of_epoch: Mapping[int, int]) -> None:
     known = transaction.memory.owner_of_epoch
+    owner_ids = set(map(known.get, channel_of_epoch))
+    for owner_id in owner_ids:
+        transaction.renew(owner_id or 0)
+    if None not in owner_ids:
+        return
     unknown = sorted(channel_id for epoch, channel_id in channel_of_epoch.items() if epoch not in known)
-    for epoch in channel_of_epoch:
-        transaction.renew(known.get(epoch, 0))
     for chunk in chunks(unknown, transaction.kind.rows_per_statement):
         statement = select(channel_state.c.epoch, channel_state.c.owner_id)
         for row in transaction.connection.execute(statement.where(channel_state.c.channel_id.in_(chunk))):

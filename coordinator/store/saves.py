@@ -39,6 +39,7 @@ class SaveCall(WriteCall[list[WriteAnswer]]):
         answers = []
         changes = []
         items = 0
+        transaction.reserve(ids_wanted=self._new_segments(channels))
         for save in self._saves:
             channel = channels.get(save.channel_name)
             partition_ids = [lane.partition_id for lane in save.lanes]
@@ -54,6 +55,16 @@ class SaveCall(WriteCall[list[WriteAnswer]]):
                 changes.append(change_of(channel, decision))
         _record(transaction, self, answers, items, changes)
         return answers
+
+    def _new_segments(self, channels: Channels) -> int:
+        """How many segments this call will create, at most: each needs a number."""
+        return sum(
+            1
+            for save in self._saves
+            if (channel := channels.get(save.channel_name)) is not None and channel.epoch == save.epoch
+            for lane in save.lanes
+            if lane.binlogs and channel.lanes[lane.partition_id].growing is None
+        )
 
 
 class DropCall(WriteCall[WriteAnswer]):
