@@ -1,6 +1,7 @@
 """Schemas: from nothing, with data, by eight processes at once, from a newer version."""
 
 import multiprocessing
+import shutil
 from multiprocessing.queues import Queue
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import CheckConstraint, create_engine, inspect, text
 from sqlalchemy.exc import IntegrityError
 
+import coordinator
 from coordinator.store import Store, migrate
 from coordinator.store.dialects import database_kind
 from coordinator.store.tables import metadata
@@ -111,6 +113,20 @@ def test_eight_processes_may_migrate_at_once(databases: Databases) -> None:
     migrate.check(url)
     counters = dump(url)["epochs"]
     assert counters == [("epoch", 0), ("id", 0)]
+
+
+def test_migrations_travel_inside_the_package(
+    databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wheel has them in coordinator/migrations, the repository at its top: both must find and run them."""
+    package = tmp_path / "coordinator"
+    shutil.copytree(migrate.script_location(), package / "migrations")
+    monkeypatch.setattr(coordinator, "__file__", str(package / "__init__.py"))
+    url = databases.empty()
+
+    assert migrate.script_location() == package / "migrations"
+    assert migrate.upgrade(url) == ""
+    migrate.check(url)
 
 
 def test_a_migration_that_fails_is_undone(databases: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
