@@ -58,8 +58,8 @@ docs: setup ## Write the reference pages of settings and metrics from the code
 	@$(BIN)/python tools/generate_reference.py
 
 bench: setup ## Run a benchmark: NAME=one of benchmarks/*.py [ARGS="…"]; prints a table and, last, one JSON object
-	@if [ -n "$$NAME" ] && [ -f "benchmarks/$$NAME.py" ]; then exec $(BIN)/python "benchmarks/$$NAME.py" $(ARGS); fi; \
-	echo "bench: name one with NAME=…; there are: $$(cd benchmarks 2>/dev/null && ls *.py 2>/dev/null | sed 's/\.py$$//' | tr '\n' ' ')" >&2; exit 2
+	@if [ -n "$$NAME" ] && [ -f "benchmarks/$$NAME.py" ]; then exec $(BIN)/python -m "benchmarks.$$NAME" $(ARGS); fi; \
+	echo "bench: name one with NAME=…; there are: $$(cd benchmarks && ls [a-z]*.py | sed 's/\.py$$//' | tr '\n' ' ')" >&2; exit 2
 
 lock: setup ## Write requirements/*.lock from pyproject.toml: [UPGRADE=1]
 	@$(BIN)/python tools/lock.py $(if $(UPGRADE),--upgrade)

@@ -1,0 +1,1 @@
+"""What all benchmarks share: sides that are measured in turns, servers, load, and how results are shown."""

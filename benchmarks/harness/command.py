@@ -1,0 +1,42 @@
+"""The command line that all benchmarks have."""
+
+import argparse
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import uvloop
+
+from benchmarks.harness.report import Report
+from coordinator import logging
+
+
+@dataclass(frozen=True)
+class Options:
+    """How much is measured.
+
+    Attributes:
+        rounds: how often every side runs.
+        scale: work of a run and amount of data, as a share of the standard run.
+        long: also what takes long.
+    """
+
+    rounds: int = 5
+    scale: float = 1.0
+    long: bool = False
+
+    def scaled(self, number: int, minimum: int = 1) -> int:
+        """A number of the standard run, scaled."""
+        return max(minimum, round(number * self.scale))
+
+
+def main(measure: Callable[[Options], Awaitable[Report]], doc: str | None) -> None:
+    """Reads the arguments, measures, prints."""
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument(
+        "--rounds", type=int, default=Options.rounds, help="how often every side runs (default %(default)s)"
+    )
+    parser.add_argument("--scale", type=float, default=Options.scale, help="work per run, 1 = the standard run")
+    parser.add_argument("--long", action="store_true", help="also what takes long")
+    given = parser.parse_args()
+    logging.configure("warning", "console")
+    uvloop.run(measure(Options(given.rounds, given.scale, given.long))).show()
