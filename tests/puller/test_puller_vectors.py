@@ -31,3 +31,10 @@ def test_the_puller_behaves_as_the_vectors_say(case: dict[str, Any]) -> None:
         for name, expected in expect.items():
             assert name in answer, f"{where}: the answer has no field {name}"
             assert normalise(answer[name]) == normalise(expected), where
+
+
+def test_no_case_of_the_vectors_is_left_out() -> None:
+    """A file that shrinks, or a component whose cases nobody plays, would pass."""
+    assert len(CASES) == len({(case["component"], case["name"]) for case in CASES}) == 33
+    assert {case["component"] for case in CASES} == set(COMPONENTS)
+    assert sum(len(step.get("expect", {})) for case in CASES for step in case["steps"]) == 226

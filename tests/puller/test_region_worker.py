@@ -92,6 +92,9 @@ def test_rows_outside_the_subscribed_span_are_dropped() -> None:
     assert emitted(result) == [(b"b", 20)]
     assert result.error is None
     assert worker.stats.outside_rows == 5
+    assert worker.stats.rows == {
+        LogType.COMMITTED: 3, LogType.PREWRITE: 1, LogType.COMMIT: 2, LogType.INITIALIZED: 1,
+    }  # fmt: skip
 
 
 @given(start=st.binary(max_size=10), end=st.binary(max_size=10), key=st.binary(max_size=12), raw=st.booleans())

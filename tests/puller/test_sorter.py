@@ -1,7 +1,8 @@
 """The sorter against a slow obvious one, and its promises: order, one message per timestamp, bounded memory, no files left."""
 
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from datanode_client.puller.events import Message, OpType, RawKVEntry
 from datanode_client.puller.sorter import MERGE_FAN_IN, Sorter, SorterFullError, SorterMisuseError
-from datanode_client.puller.spill import batch_to_entries, entries_to_batch, entry_bytes
+from datanode_client.puller.spill import SpillRun, batch_to_entries, entries_to_batch, entry_bytes
 
 
 def change(commit_ts: int, key: bytes = b"k", *, start_ts: int = 0, value: bytes = b"v") -> RawKVEntry:
@@ -139,6 +140,25 @@ def test_runs_are_merged_so_that_open_files_stay_few(small: Sorter) -> None:
     assert open_files() - before <= small.stats().runs
 
 
+def test_merging_rewrites_a_change_once_per_level(small: Sorter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Merging everything each time would make a long stall cost the square of its length in writes to disk."""
+    written = Counter[int]()
+
+    class WatchedRun(SpillRun):
+        def __init__(self, entries: Iterable[RawKVEntry], directory: Path | None, level: int = 0) -> None:
+            kept = list(entries)
+            written[level] += len(kept)
+            super().__init__(kept, directory, level)
+
+    monkeypatch.setattr("datanode_client.puller.sorter.SpillRun", WatchedRun)
+    spills = 2 * MERGE_FAN_IN**2 + MERGE_FAN_IN
+    for ts in range(1, 3 * spills + 1):
+        small.add([change(ts)])
+
+    assert written == {0: 3 * spills, 1: 3 * spills, 2: 3 * 2 * MERGE_FAN_IN**2}
+    assert [message.commit_ts for message in small.drain(3 * spills)] == list(range(1, 3 * spills + 1))
+
+
 def test_files_have_no_name_and_go_when_they_were_read(small: Sorter, tmp_path: Path) -> None:
     """An executor is killed without cleaning up; named files would fill its disk, run by run."""
     before = open_files()
@@ -155,11 +175,13 @@ def test_files_have_no_name_and_go_when_they_were_read(small: Sorter, tmp_path: 
 def test_close_deletes_what_was_not_read(small: Sorter) -> None:
     """A feed that is stopped must give its disk back at once."""
     before = open_files()
-    small.add([change(ts) for ts in range(1, 40)])
+    small.add([change(ts) for ts in range(1, 41)])
+    assert min(small.stats().memory_bytes, small.stats().spilled_bytes) > 0
 
     small.close()
 
     assert open_files() == before
+    assert (small.stats().memory_bytes, small.stats().spilled_bytes) == (0, 0)
     assert list(small.drain(100)) == []
 
 
