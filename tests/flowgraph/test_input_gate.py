@@ -334,10 +334,11 @@ class TestAligner:
 
     def test_an_aborted_alignment_keeps_the_time_it_took(self) -> None:
         """The danger: the figure of an older, completed alignment stands for one that was given up after an hour."""
-        now_ns = 0
+        now_ns = 30
         gate = by_arrival(2, clock=lambda: now_ns)
+        assert gate.barrier_handler.alignment_duration_ns == 0
         put_all(gate, (0, barrier(1)))
-        now_ns = 70
+        now_ns = 100
         put_all(gate, (1, cancel(1)))
         now_ns = 5000
 

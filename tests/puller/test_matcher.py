@@ -4,7 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datanode_client.puller.events import LogType, OpType, Row
-from datanode_client.puller.matcher import Matcher, row_bytes
+from datanode_client.puller.matcher import ROW_OVERHEAD_BYTES, Matcher, row_bytes
+
+SIZES = ((0, 0, 0), (3, 0, 0), (0, 50, 0), (0, 0, 700))
 
 
 def prewrite(start_ts: int, key: bytes = b"k", value: bytes = b"v", generation: int = 0) -> Row:
@@ -118,6 +120,25 @@ def test_a_delete_waits_for_the_end_of_the_scan() -> None:
 
     assert matcher.match(commit(1), initialized=False) is None
     assert matcher.match(commit(1), initialized=True) is not None
+
+
+def test_a_pipelined_transaction_waits_for_the_end_of_the_scan() -> None:
+    """The scan may still bring a later generation of the same key: what is there now would be an old value."""
+    matcher = Matcher()
+    matcher.put_prewrite(prewrite(1, value=b"old", generation=1))
+    assert matcher.match(commit(1), initialized=False) is None
+    matcher.put_prewrite(prewrite(1, value=b"new", generation=2))
+
+    matched = matcher.match(commit(1), initialized=True)
+    assert matched is not None
+    assert matched.value == b"new"
+
+
+def test_a_row_weighs_its_key_its_values_and_something_besides() -> None:
+    """The gauge says what runs out: a part that is left out makes it a lie."""
+    weights = [row_bytes(Row(LogType.PREWRITE, 1, 0, b"k" * n, b"v" * m, b"o" * o)) for n, m, o in SIZES]
+
+    assert weights == [ROW_OVERHEAD_BYTES + sum(sizes) for sizes in SIZES]
 
 
 def test_a_cached_commit_without_prewrite_is_dropped_once_initialized() -> None:
