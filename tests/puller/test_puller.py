@@ -100,12 +100,12 @@ def test_a_resolved_timestamp_of_foreign_keys_is_a_bug_and_says_so() -> None:
 def test_the_statistics_tell_where_it_hangs() -> None:
     """The first question of whoever is called at night."""
     core = PullerCore([BOTH], 1)
-    core.handle(changes(30, 20))
+    core.handle(changes(20, 30, 25))
     core.handle(resolved(10, LEFT))
     core.handle(resolved(25, RIGHT))
     stats = core.stats()
 
-    assert (stats.kv_events, stats.resolved_events) == (2, 2)
+    assert (stats.kv_events, stats.resolved_events) == (3, 2)
     assert (stats.slowest_span, stats.frontier_ts) == (LEFT, 10)
     assert (stats.resolved_ts_ingress, stats.checkpoint_ts_ingress) == (25, 30)
     assert (stats.resolved_ts_egress, stats.checkpoint_ts_egress) == (10, 30)

@@ -224,6 +224,19 @@ def test_rows_of_an_unknown_kind_end_the_feed() -> None:
     assert classify(result.error.kind) is RegionErrorAction.FATAL
 
 
+def test_a_change_that_is_neither_put_nor_delete_gives_the_region_up() -> None:
+    """TiCDC crashed on it; taken for a put, it would write a value that nobody wrote."""
+    worker = worker_of()
+    change = row(LogType.COMMITTED, 20)
+    change.op_type = OpType.UNKNOWN
+    result = feed(worker, row(LogType.COMMITTED, 19), change, row(LogType.COMMITTED, 21))
+
+    assert emitted(result) == [(b"k", 19)]
+    assert result.error is not None
+    assert result.error.kind is RegionErrorKind.UNKNOWN_OP
+    assert classify(result.error.kind) is RegionErrorAction.RETRY_REGION
+
+
 def test_initialized_twice_is_told_once() -> None:
     """The token of the store would be given back twice, and the limit grow."""
     worker = worker_of()

@@ -19,6 +19,7 @@ from datanode_client.puller.resolve_lock import (
     ResolveLockTask,
     compose_ts,
     physical_ms,
+    resolve_target_ms,
 )
 from datanode_client.puller.span import Span
 
@@ -113,6 +114,23 @@ def test_a_region_that_stands_still_for_an_hour_is_stuck() -> None:
     resolving.advance(1, 10**9)
     resolving.tick()
     assert resolving.resolver.stuck_regions() == []
+
+
+def test_the_target_is_never_ahead_of_pds_clock() -> None:
+    """A clock here that runs ahead would end transactions whose clients are alive; far above the resolved timestamp, likewise."""
+
+    def target_ms(pd_now_ms: int) -> int:
+        return resolve_target_ms(
+            initialized=True,
+            updated_ms=0,
+            resolved_ms=1000,
+            local_now_ms=100_000,
+            wall_now_ms=100_000,
+            pd_now_ms=pd_now_ms,
+        )
+
+    assert target_ms(1500) == 1500
+    assert target_ms(90_000) == 1000 + RESOLVE_LOCK_FENCE_MS
 
 
 def test_uninitialized_regions_are_not_resolved() -> None:
