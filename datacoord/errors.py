@@ -36,6 +36,7 @@ class Reason(StrEnum):
     OUT_OF_ORDER = "OUT_OF_ORDER"
     WRONG_MODE = "WRONG_MODE"
     OWNED = "OWNED"
+    GC_PAUSED = "GC_PAUSED"
     OVERLOADED = "OVERLOADED"
     DEADLINE_EXPIRED = "DEADLINE_EXPIRED"
     STORE_UNAVAILABLE = "STORE_UNAVAILABLE"
@@ -72,6 +73,7 @@ CODES: Mapping[Reason, grpc.StatusCode] = {
     Reason.OUT_OF_ORDER: grpc.StatusCode.FAILED_PRECONDITION,
     Reason.WRONG_MODE: grpc.StatusCode.FAILED_PRECONDITION,
     Reason.OWNED: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.GC_PAUSED: grpc.StatusCode.FAILED_PRECONDITION,
     Reason.OVERLOADED: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Reason.DEADLINE_EXPIRED: grpc.StatusCode.DEADLINE_EXCEEDED,
     Reason.STORE_UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
@@ -205,6 +207,12 @@ class OwnedError(DatacoordError):
     """Another name owns the channel and its lease lives: wait, or claim with `force`."""
 
     reason = Reason.OWNED
+
+
+class GcPausedError(DatacoordError):
+    """A round of the garbage collector was asked for while it is paused or held: resume it first."""
+
+    reason = Reason.GC_PAUSED
 
 
 class OverloadedError(DatacoordError):

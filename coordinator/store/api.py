@@ -38,6 +38,7 @@ from coordinator.store.answers import (
 from coordinator.store.channels import read_identities
 from coordinator.store.checkpoints import CheckpointCall
 from coordinator.store.engine import Database, Faults
+from coordinator.store.garbage import Garbage
 from coordinator.store.group_commit import GroupCommit
 from coordinator.store.group_runner import GroupRunner
 from coordinator.store.listings import (
@@ -79,6 +80,7 @@ class Store(Operations):
         self._statistics = StoreStatistics()
         self._runner = GroupRunner(database, settings, self._memory, self._statistics, clock_ms)
         self._queue = GroupCommit(self._runner.run, settings, self._statistics)
+        self.garbage = Garbage(database, self._queue)
 
     @classmethod
     async def open(

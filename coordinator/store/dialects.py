@@ -96,6 +96,10 @@ class DatabaseKind(abc.ABC):
         """Whether an error of COMMIT means that nothing was committed; False where that is not known."""
 
     @abc.abstractmethod
+    def is_replica(self, connection: Connection) -> bool:
+        """Whether this is a copy that may be behind the truth."""
+
+    @abc.abstractmethod
     def is_missing(self) -> bool:
         """Whether the database does not exist at all, as far as that can be told without creating it."""
 
@@ -190,6 +194,10 @@ class Sqlite(DatabaseKind):
         count after a crash.
         """
         return self.is_transient(error)
+
+    def is_replica(self, connection: Connection) -> bool:  # noqa: ARG002
+        """See the base class. A file has no copies that follow it."""
+        return False
 
     def is_missing(self) -> bool:
         """See the base class."""
@@ -351,6 +359,10 @@ class Postgresql(DatabaseKind):
         """
         state = _sqlstate(error)
         return bool(state) and state != "40003" and state[:2] not in {"08", "57", "58", "F0", "XX"}
+
+    def is_replica(self, connection: Connection) -> bool:
+        """See the base class."""
+        return bool(connection.execute(select(func.pg_is_in_recovery())).scalar_one())
 
     def is_missing(self) -> bool:
         """See the base class. Connecting tells."""

@@ -10,6 +10,8 @@
                                         [collection_id, partition_id or 0]
     Flush                               [channel_id, target]
     SealJob                             [segment_id, reason]
+    GcControl                           ["PAUSE", until_ms, reason], ["RESUME"] or ["RUN"]
+    GarbageJob                          ["ROUND", objects, bytes, binlog rows], deleted
 """
 
 import json
