@@ -194,6 +194,11 @@ class CoordinatorClient:
             page = self._call(method(), request)
             yield from items(page)
             if not page.next_page_token:
+    def explain(self, request: admin_pb2.ExplainRequest) -> admin_pb2.ExplainResponse:
+        """Which channels are held back, by what, and what to do."""
+        response: admin_pb2.ExplainResponse = self._call(self._admin().Explain, request)
+        return response
+
                 return
             request.page_token = page.next_page_token
     def move_channel(self, channel_name: str, node_id: int = 0) -> admin_pb2.MoveChannelResponse:

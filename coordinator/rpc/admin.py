@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from coordinator.core.model import SegmentState
 from coordinator.rpc import answers, validation
+from coordinator.rpc.explanations import ExplanationsMixin
 from coordinator.rpc.guard import Call
 from coordinator.rpc.moves import MovesMixin
 from coordinator.rpc.pending import Pending
@@ -12,7 +13,7 @@ from datacoord.errors import InvalidFieldError
 from datacoord.v1 import admin_pb2
 
 
-class AdminServicer(MovesMixin, Pending):
+class AdminServicer(ExplanationsMixin, MovesMixin, Pending):
     """The servicer.
 
     Args:

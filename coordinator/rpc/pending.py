@@ -15,7 +15,6 @@ class Pending:
             "SetSegmentState",
             "MarkSegmentsDropped",
             "GcControl",
-            "Explain",
             "ListEvents",
             "DropCollection",
             "DropPartition",

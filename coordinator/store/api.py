@@ -10,6 +10,7 @@ from coordinator.core.model import Save, SegmentState
 from coordinator.store import (
     collections,
     events,
+    findings,
     flushes,
     migrate,
     ownership,
@@ -76,6 +77,7 @@ class Store(Operations):
 
     def __init__(self, database: Database, settings: StoreSettings, clock_ms: Callable[[], int] | None) -> None:
         self._database = database
+        self._clock_ms = clock_ms
         self._memory = Memory()
         self._statistics = StoreStatistics()
         self._runner = GroupRunner(database, settings, self._memory, self._statistics, clock_ms)
@@ -390,6 +392,26 @@ class Store(Operations):
 
         Raises:
             InvalidFieldError: a page token that this list did not give.
+    async def explain(
+        self, *, channel_name: str = "", collection_name: str = "", findings_max: int = 100
+    ) -> findings.Findings:
+        """Which channels are held back, and by what, the worst first.
+
+        Raises:
+            ChannelNotFoundError: no such channel.
+            CollectionNotFoundError: no such collection.
+        """
+        return await self._database.read(
+            lambda connection: findings.read_findings(
+                connection,
+                self._database.kind,
+                channel_name=channel_name,
+                collection_name=collection_name,
+                findings_max=findings_max,
+                now_ms=self._clock_ms() if self._clock_ms is not None else None,
+            )
+        )
+
         """
         return await self._database.read(
             lambda connection: reads.read_datanodes(

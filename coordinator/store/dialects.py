@@ -29,6 +29,8 @@ _LOCK_POLL_SECONDS = 0.02
 _CONNECT_SECONDS_MAX = 10
 _IDLE_IN_TRANSACTION_SECONDS_MAX = 10
 """Statements follow each other at once; what a busy machine or a collection of garbage adds is far less."""
+_CLOCK_MS = cast(extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
+"""Not `now()`, which is the time the transaction began: it may have waited for locks since."""
 _STATEMENT_SECONDS_MAX = 60
 """Longer than any call may take by default; it ends what nobody waits for any more."""
 
@@ -82,6 +84,10 @@ class DatabaseKind(abc.ABC):
         Returns:
             the database's clock, in milliseconds since the epoch.
         """
+
+    @abc.abstractmethod
+    def clock_ms(self, connection: Connection) -> int:
+        """The database's clock, in milliseconds since the epoch."""
 
     @abc.abstractmethod
     def commit(self, connection: Connection) -> None:
@@ -176,6 +182,10 @@ class Sqlite(DatabaseKind):
         connection.begin()
 
     def begin_write(self, connection: Connection, seconds: float | None) -> int:  # noqa: ARG002
+        """See the base class."""
+        return self.clock_ms(connection)
+
+    def clock_ms(self, connection: Connection) -> int:  # noqa: ARG002
         """See the base class. SQLite has no clock of its own: it is the machine's, which all its users share."""
         return time.time_ns() // 1_000_000
 
@@ -315,12 +325,15 @@ class Postgresql(DatabaseKind):
         connection.execute(select(func.pg_advisory_xact_lock(cast(_MIGRATION_LOCK_KEY, BigInteger))))
 
     def begin_write(self, connection: Connection, seconds: float | None) -> int:
-        """See the base class. Not `now()`, which is the time the transaction began: it may have waited for locks since."""
-        clock = cast(extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
+        """See the base class."""
         if seconds is None or seconds >= _STATEMENT_SECONDS_MAX:
-            return int(connection.execute(select(clock)).scalar_one())
+            return self.clock_ms(connection)
         bound = func.set_config("statement_timeout", str(max(1, round(seconds * 1000))), True)
-        return int(connection.execute(select(clock, bound)).one()[0])
+        return int(connection.execute(select(_CLOCK_MS, bound)).one()[0])
+
+    def clock_ms(self, connection: Connection) -> int:
+        """See the base class."""
+        return int(connection.execute(select(_CLOCK_MS)).scalar_one())
 
     def commit(self, connection: Connection) -> None:
         """See the base class.

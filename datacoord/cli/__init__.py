@@ -22,6 +22,7 @@ main.add_lazy("collections", "datacoord.cli.listings:collections", "List collect
 main.add_lazy("channels", "datacoord.cli.channels:channels", "List channels: owner, checkpoint, lag; or move one.")
 main.add_lazy("segments", "datacoord.cli.listings:segments", "List segments: state, rows, bytes.")
 main.add_lazy("datanodes", "datacoord.cli.listings:datanodes", "List sessions of datanodes.")
+main.add_lazy("stuck", "datacoord.cli.stuck:stuck", "Say which channels are stuck, why, and what to do.")
 main.add_lazy("flush", "datacoord.cli.flush:flush", "Make everything consumed so far durable and sealed.")
 main.add_lazy("demo", "datacoord.cli.demo:demo", "Land real input exactly once, with kills, and prove it.")
 main.add_lazy("version", "datacoord.cli.version:version", "Show versions.")

@@ -5,6 +5,7 @@ from types import ModuleType
 import pytest
 from doc_pages import code, table_rows
 
+from coordinator.core.findings import Problem
 from datacoord import limits
 from datacoord.errors import BY_REASON, CODES, PathNotAllowedError, Reason
 from datacoord.paths import BinlogPath
@@ -68,6 +69,14 @@ def test_no_rpc_is_documented_that_the_contract_does_not_have() -> None:
 
     services = [service for module in CONTRACT for service in module.DESCRIPTOR.services_by_name.values()]
     assert sorted(documented) == sorted(method.name for service in services for method in service.methods)
+
+
+def test_every_finding_is_documented_in_the_order_of_causes() -> None:
+    """Whoever is told a word at night must find what to do about it."""
+    rows = table_rows("docs/reference/findings.md", "problem", "means", "what to do")
+
+    assert [code(row[0]) for row in rows] == [problem.value for problem in Problem]
+    assert all(cell for row in rows for cell in row)
 
 
 def test_the_examples_of_the_path_grammar_are_judged_as_the_page_says() -> None:

@@ -1,0 +1,276 @@
+"""What is wrong with a channel, in one sentence a person can act on: pure judgement over facts, the root cause first.
+
+A finding names a problem by a stable word, because scripts and pages look for it; docs/reference/findings.md lists them.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import Final
+
+LATE_MS: Final = 60_000
+"""What has not moved for so long is worth a look. Datanodes report every few seconds and move checkpoints once a minute."""
+STUCK_MS: Final = 10 * LATE_MS
+"""What has not moved for so long does not come right by itself."""
+UNANSWERED_MS: Final = 15_000
+"""Assignment, hand-over and the start of a flow graph take seconds."""
+
+
+class Severity(IntEnum):
+    """How bad a finding is; numbers are those of the contract, the smallest is the worst."""
+
+    STUCK = 1
+    LATE = 2
+    WELL = 3
+
+
+class Problem(StrEnum):
+    """What can be wrong. The order is that of causes: a channel that nobody owns is behind, too."""
+
+    JOBS_STAND = "JOBS_STAND"
+    NO_DATANODE = "NO_DATANODE"
+    NO_OWNER = "NO_OWNER"
+    OWNER_SILENT = "OWNER_SILENT"
+    RELEASE_LATE = "RELEASE_LATE"
+    NOT_READING = "NOT_READING"
+    CHECKPOINT_STANDS = "CHECKPOINT_STANDS"
+    FLUSH_LATE = "FLUSH_LATE"
+    BEHIND = "BEHIND"
+    NOTHING = "NOTHING"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an owner said last of a channel.
+
+    Attributes:
+        consumed_timestamp: of the last position it has read.
+        event_time_ms: wall clock of that event at the source; 0 = not known.
+        lag: distance to the head of the source; None = not known.
+        buffered_rows: in write buffers.
+        syncs_in_flight: cut and not answered yet.
+        finished: the source has ended and everything is registered.
+    """
+
+    consumed_timestamp: int
+    event_time_ms: int
+    lag: int | None
+    buffered_rows: int
+    syncs_in_flight: int
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelFacts:
+    """What the database knows of a channel, for `examine`.
+
+    Attributes:
+        channel_name: its name.
+        collection_name: its collection.
+        managed: the coordinator assigns it; else sinks claim it.
+        dropped: a tombstone.
+        owner: name of its owner; empty = nobody.
+        owner_seen_ms: when the owner was heard last; 0 = never.
+        owner_lease_until_ms: when the owner's lease ends.
+        owned_since_ms: when the owner's session began; 0 = not known.
+        release_requested: the owner shall hand it over.
+        datanodes: living sessions that read its collection.
+        checkpoint_timestamp: its checkpoint.
+        checkpoint_event_time_ms: wall clock of the checkpoint's event; 0 = not known.
+        flush_timestamp: a flush target that is not reached; 0 = none.
+        flush_since_ms: when that flush was asked for; 0 = not known.
+        report: what the owner said at this epoch; None = nothing.
+    """
+
+    channel_name: str
+    collection_name: str
+    managed: bool
+    dropped: bool
+    owner: str
+    owner_seen_ms: int
+    owner_lease_until_ms: int
+    owned_since_ms: int
+    release_requested: bool
+    datanodes: int
+    checkpoint_timestamp: int
+    checkpoint_event_time_ms: int
+    flush_timestamp: int
+    flush_since_ms: int
+    report: Report | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A finding.
+
+    Attributes:
+        channel_name: the channel; empty = about the service.
+        collection_name: its collection.
+        severity: how bad.
+        problem: what.
+        explanation: the facts, one sentence.
+        advice: what to do.
+        since_ms: since when; 0 = not known.
+    """
+
+    channel_name: str
+    collection_name: str
+    severity: Severity
+    problem: Problem
+    explanation: str
+    advice: str
+    since_ms: int = 0
+
+
+def examine(facts: ChannelFacts, now_ms: int) -> Finding | None:
+    """Says what holds a channel back, if anything does: the first cause that applies.
+
+    Args:
+        facts: of one read.
+        now_ms: by the database's clock.
+    """
+    if facts.dropped:
+        return None
+    return (_ownership(facts, now_ms) if facts.managed else None) or _progress(facts, now_ms)
+
+
+def well(facts: ChannelFacts) -> Finding:
+    """The finding about a channel that was asked for by name, and with which nothing is wrong."""
+    if facts.dropped:
+        state = "It is dropped, and takes no writes any more."
+    elif not facts.managed:
+        state = f"It is written by sinks; {facts.owner or 'nobody'} has claimed it. Its checkpoint is {facts.checkpoint_timestamp}."
+    else:
+        state = f"{facts.owner} reads it; its checkpoint is {facts.checkpoint_timestamp}."
+    return _finding(facts, Severity.WELL, Problem.NOTHING, state, "Nothing to do.")
+
+
+def jobs_stand(lease_until_ms: int, now_ms: int) -> Finding | None:
+    """The background jobs: when no replica has renewed their lease for long, nothing is assigned, ended or sealed.
+
+    Args:
+        lease_until_ms: when the lease of the assignment job ends; 0 = it never ran.
+        now_ms: by the database's clock.
+    """
+    late_ms = now_ms - lease_until_ms
+    if late_ms < UNANSWERED_MS:
+        return None
+    return Finding(
+        "",
+        "",
+        Severity.STUCK,
+        Problem.JOBS_STAND,
+        f"No replica has run the background jobs for {_duration(late_ms)}: channels of dead datanodes find no new owner.",
+        "Look at the coordinators' logs for job_failed, and at the database.",
+        lease_until_ms,
+    )
+
+
+def worst_first(findings: list[Finding]) -> list[Finding]:
+    """Orders findings: stuck before late, causes before consequences, the oldest first."""
+    order = list(Problem)
+    return sorted(findings, key=lambda f: (f.severity, order.index(f.problem), f.since_ms, f.channel_name))
+
+
+def _ownership(facts: ChannelFacts, now_ms: int) -> Finding | None:
+    if not facts.owner:
+        if facts.datanodes == 0:
+            return _finding(
+                facts,
+                Severity.STUCK,
+                Problem.NO_DATANODE,
+                f"Nobody owns it, and no living datanode reads collection {facts.collection_name}.",
+                "Start the collection's datanode job; it goes on after the checkpoint.",
+            )
+        return _finding(
+            facts,
+            Severity.LATE,
+            Problem.NO_OWNER,
+            f"Nobody owns it, although {facts.datanodes} datanodes read collection {facts.collection_name}.",
+            "It is assigned within seconds. If not, look for job_failed in the coordinators' logs.",
+        )
+    silent_ms = now_ms - facts.owner_seen_ms
+    if silent_ms > UNANSWERED_MS or facts.owner_lease_until_ms < now_ms:
+        return _finding(
+            facts,
+            Severity.LATE if silent_ms < STUCK_MS else Severity.STUCK,
+            Problem.OWNER_SILENT,
+            f"Its owner {facts.owner} has not been heard for {_duration(silent_ms)}.",
+            "When its lease ends the channel moves by itself. If it does not, see whether the background jobs run.",
+            since_ms=facts.owner_seen_ms,
+        )
+    if facts.release_requested:
+        return _finding(
+            facts,
+            Severity.LATE,
+            Problem.RELEASE_LATE,
+            f"Its owner {facts.owner} is asked to hand it over, and still writes what it has read.",
+            "Wait; if it lasts, end that datanode: the channel then moves within the lease and replays from its checkpoint.",
+        )
+    if facts.report is None and now_ms - facts.owned_since_ms > UNANSWERED_MS:
+        return _finding(
+            facts,
+            Severity.LATE if now_ms - facts.owned_since_ms < STUCK_MS else Severity.STUCK,
+            Problem.NOT_READING,
+            f"Its owner {facts.owner} lives, but says nothing of this channel: its reader does not open.",
+            "Look at the log of that executor for the source's error.",
+            since_ms=facts.owned_since_ms,
+        )
+    return None
+
+
+def _progress(facts: ChannelFacts, now_ms: int) -> Finding | None:
+    report = facts.report
+    if report is not None and facts.checkpoint_event_time_ms and report.event_time_ms:
+        behind_ms = report.event_time_ms - facts.checkpoint_event_time_ms
+        if (
+            behind_ms > 5 * LATE_MS
+            and report.consumed_timestamp > facts.checkpoint_timestamp
+            and report.syncs_in_flight
+        ):
+            return _finding(
+                facts,
+                Severity.LATE if behind_ms < STUCK_MS else Severity.STUCK,
+                Problem.CHECKPOINT_STANDS,
+                f"Its checkpoint is {_duration(behind_ms)} of events behind what {facts.owner} has read; "
+                f"{report.syncs_in_flight} syncs wait for the object store or the coordinator.",
+                "Look at datacoord_datanode_sync_failures_total and at the executor's log: the store may refuse objects.",
+                since_ms=facts.checkpoint_event_time_ms,
+            )
+    if facts.flush_timestamp and facts.flush_since_ms and now_ms - facts.flush_since_ms > LATE_MS:
+        waited_ms = now_ms - facts.flush_since_ms
+        return _finding(
+            facts,
+            Severity.LATE if waited_ms < STUCK_MS else Severity.STUCK,
+            Problem.FLUSH_LATE,
+            f"A flush asked for {_duration(waited_ms)} ago waits: the checkpoint is {facts.checkpoint_timestamp}, its target "
+            f"{facts.flush_timestamp}.",
+            "Its owner flushes when it has read and written up to there. A target beyond what the source holds is never reached."
+            if facts.managed
+            else "Only a sink that writes the channel can reach it.",
+            since_ms=facts.flush_since_ms,
+        )
+    if report is not None and report.lag and report.event_time_ms and now_ms - report.event_time_ms > LATE_MS:
+        age_ms = now_ms - report.event_time_ms
+        return _finding(
+            facts,
+            Severity.LATE,
+            Problem.BEHIND,
+            f"{facts.owner} is {report.lag} behind the source's head; what it reads now happened {_duration(age_ms)} ago.",
+            "If the distance grows, add datanodes or spread the collection over more channels.",
+            since_ms=report.event_time_ms,
+        )
+    return None
+
+
+def _finding(
+    facts: ChannelFacts, severity: Severity, problem: Problem, explanation: str, advice: str, *, since_ms: int = 0
+) -> Finding:
+    return Finding(facts.channel_name, facts.collection_name, severity, problem, explanation, advice, since_ms)
+
+
+def _duration(ms: int) -> str:
+    seconds = max(ms, 0) / 1000
+    for limit, unit, length in ((120, "s", 1), (7200, "min", 60), (172_800, "h", 3600)):
+        if seconds < limit:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} days"

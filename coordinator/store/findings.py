@@ -1,0 +1,191 @@
+"""Which channels are held back, and by what: the facts of one read, judged by `coordinator.core.findings`."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+from sqlalchemy.engine import Connection
+
+from coordinator.core.findings import ChannelFacts, Finding, Report, examine, jobs_stand, well, worst_first
+from coordinator.core.model import ChannelMode, ChannelState
+from coordinator.core.refusals import channel_not_found
+from coordinator.store.collections import collection_ids
+from coordinator.store.dialects import DatabaseKind
+from coordinator.store.tables import (
+    OWNER_DATANODE,
+    SESSION_ENDED,
+    channel_state,
+    collections,
+    datanode_reports,
+    datanodes,
+    flush_targets,
+    flushes,
+    job_leases,
+    owners,
+    vchannels,
+)
+from datacoord.v1 import data_coord_pb2
+
+ASSIGNMENT_JOB = "assignment"
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What was found.
+
+    Attributes:
+        items: the worst first, at most as many as were asked for.
+        total: how many there are.
+        now_ms: the database's clock of the read.
+    """
+
+    items: tuple[Finding, ...]
+    total: int
+    now_ms: int
+
+
+def read_findings(
+    connection: Connection,
+    kind: DatabaseKind,
+    *,
+    channel_name: str,
+    collection_name: str,
+    findings_max: int,
+    now_ms: int | None,
+) -> Findings:
+    """Examines channels, the worst finding first.
+
+    Args:
+        connection: in one read transaction.
+        kind: the database.
+        channel_name: only this channel, which then gets a finding even if all is well; empty = all.
+        collection_name: only this collection; empty = all.
+        findings_max: findings to give back at most; all are counted.
+        now_ms: replaces the database's clock; None = the database's clock.
+
+    Raises:
+        ChannelNotFoundError: no such channel.
+        CollectionNotFoundError: no such collection.
+    """
+    if now_ms is None:
+        now_ms = kind.clock_ms(connection)
+    found: list[Finding] = []
+    examined = 0
+    for facts in _facts(connection, channel_name, collection_name):
+        examined += 1
+        finding = examine(facts, now_ms)
+        if finding is not None:
+            found.append(finding)
+        elif channel_name:
+            found.append(well(facts))
+    if channel_name and not examined:
+        raise channel_not_found(channel_name).to_error()
+    jobs = _jobs(connection, now_ms) if not channel_name else None
+    if jobs is not None:
+        found.append(jobs)
+    ordered = worst_first(found)
+    return Findings(tuple(ordered[:findings_max]), len(ordered), now_ms)
+
+
+def _jobs(connection: Connection, now_ms: int) -> Finding | None:
+    until = connection.execute(
+        select(job_leases.c.lease_until_ms).where(job_leases.c.name == ASSIGNMENT_JOB)
+    ).scalar_one_or_none()
+    return None if until is None else jobs_stand(until, now_ms)
+
+
+def _facts(connection: Connection, channel_name: str, collection_name: str) -> Iterator[ChannelFacts]:
+    reports, sessions = _sessions(connection)
+    readers = Counter(collection_id for session in sessions.values() for collection_id in session)
+    flush_since = _flush_times(connection)
+    statement = (
+        select(
+            vchannels.c.name,
+            vchannels.c.mode,
+            vchannels.c.collection_id,
+            channel_state,
+            collections.c.name.label("collection_name"),
+            owners.c.name.label("owner_name"),
+            owners.c.kind.label("owner_kind"),
+            owners.c.last_seen_time_ms,
+            owners.c.lease_until_ms,
+            datanodes.c.register_time_ms,
+        )
+        .join_from(vchannels, channel_state, channel_state.c.channel_id == vchannels.c.channel_id)
+        .join(collections, collections.c.collection_id == vchannels.c.collection_id)
+        .join(owners, owners.c.owner_id == channel_state.c.owner_id, isouter=True)
+        .join(datanodes, datanodes.c.node_id == channel_state.c.owner_id, isouter=True)
+    )
+    if channel_name:
+        statement = statement.where(vchannels.c.name == channel_name)
+    else:
+        statement = statement.where(channel_state.c.state == int(ChannelState.ACTIVE))
+    if collection_name:
+        (collection_id,) = collection_ids(connection, [collection_name])
+        statement = statement.where(vchannels.c.collection_id == collection_id)
+    for row in connection.execute(statement):
+        said = reports.get(row.owner_id, {}).get(row.name) if row.owner_kind == OWNER_DATANODE else None
+        yield ChannelFacts(
+            channel_name=row.name,
+            collection_name=row.collection_name,
+            managed=row.mode == int(ChannelMode.MANAGED),
+            dropped=row.state != int(ChannelState.ACTIVE),
+            owner=row.owner_name or "",
+            owner_seen_ms=row.last_seen_time_ms or 0,
+            owner_lease_until_ms=row.lease_until_ms or 0,
+            owned_since_ms=row.register_time_ms or 0,
+            release_requested=bool(row.release_requested),
+            datanodes=readers[row.collection_id],
+            checkpoint_timestamp=row.checkpoint_timestamp,
+            checkpoint_event_time_ms=row.checkpoint_event_time_ms,
+            flush_timestamp=row.flush_timestamp,
+            flush_since_ms=flush_since.get(row.channel_id, 0) if row.flush_timestamp else 0,
+            report=_report(said) if said is not None and said.epoch == row.epoch else None,
+        )
+
+
+def _sessions(
+    connection: Connection,
+) -> tuple[dict[int, dict[str, data_coord_pb2.DataNodeTtMsg]], dict[int, list[int]]]:
+    """What every living session said of its channels, and the collections it reads."""
+    statement = (
+        select(datanodes.c.node_id, datanodes.c.collection_ids, datanode_reports.c.report)
+        .join(datanode_reports, datanode_reports.c.node_id == datanodes.c.node_id, isouter=True)
+        .where(datanodes.c.state != SESSION_ENDED)
+    )
+    reports: dict[int, dict[str, data_coord_pb2.DataNodeTtMsg]] = {}
+    sessions: dict[int, list[int]] = {}
+    for node_id, collection_ids_json, packed in connection.execute(statement):
+        sessions[node_id] = json.loads(collection_ids_json)
+        if packed is not None:
+            report = data_coord_pb2.ReportDataNodeTtMsgsRequest.FromString(bytes(packed))
+            reports[node_id] = {message.channel_name: message for message in report.msgs}
+    return reports, sessions
+
+
+def _flush_times(connection: Connection) -> dict[int, int]:
+    """When the oldest flush that a channel has not reached was asked for."""
+    statement = (
+        select(flush_targets.c.channel_id, func.min(flushes.c.create_time_ms))
+        .join_from(flush_targets, flushes, flushes.c.flush_id == flush_targets.c.flush_id)
+        .join(channel_state, channel_state.c.channel_id == flush_targets.c.channel_id)
+        .where(
+            channel_state.c.flush_timestamp > 0,
+            flush_targets.c.target_timestamp > channel_state.c.checkpoint_timestamp,
+        )
+        .group_by(flush_targets.c.channel_id)
+    )
+    return {channel_id: int(time_ms) for channel_id, time_ms in connection.execute(statement)}
+
+
+def _report(message: data_coord_pb2.DataNodeTtMsg) -> Report:
+    return Report(
+        consumed_timestamp=message.timestamp,
+        event_time_ms=message.event_time_ms,
+        lag=message.lag if message.HasField("lag") else None,
+        buffered_rows=message.buffered_rows,
+        syncs_in_flight=message.syncs_in_flight,
+        finished=message.finished,
+    )

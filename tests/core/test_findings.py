@@ -1,0 +1,132 @@
+"""What holds a channel back: the root cause is named, nothing that is well is accused, and the worst comes first."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.core.findings import (
+    LATE_MS,
+    STUCK_MS,
+    UNANSWERED_MS,
+    ChannelFacts,
+    Problem,
+    Report,
+    Severity,
+    examine,
+    jobs_stand,
+    well,
+    worst_first,
+)
+
+NOW = 10_000_000
+REPORT = Report(
+    consumed_timestamp=100, event_time_ms=NOW - 1000, lag=3, buffered_rows=5, syncs_in_flight=1, finished=False
+)
+WELL = ChannelFacts(
+    channel_name="c_1v0",
+    collection_name="c",
+    managed=True,
+    dropped=False,
+    owner="job/0#7",
+    owner_seen_ms=NOW - 1000,
+    owner_lease_until_ms=NOW + 10_000,
+    owned_since_ms=NOW - 3_600_000,
+    release_requested=False,
+    datanodes=2,
+    checkpoint_timestamp=90,
+    checkpoint_event_time_ms=NOW - 5000,
+    flush_timestamp=0,
+    flush_since_ms=0,
+    report=REPORT,
+)
+LONG_AGO = NOW - STUCK_MS - 1
+
+CASES = {
+    "nobody could own it": (replace(WELL, owner="", datanodes=0, report=None), Problem.NO_DATANODE, Severity.STUCK),
+    "nobody owns it yet": (replace(WELL, owner="", report=None), Problem.NO_OWNER, Severity.LATE),
+    "its owner is silent": (
+        replace(WELL, owner_seen_ms=NOW - UNANSWERED_MS - 1),
+        Problem.OWNER_SILENT,
+        Severity.LATE,
+    ),
+    "its owner is dead for long": (replace(WELL, owner_seen_ms=LONG_AGO), Problem.OWNER_SILENT, Severity.STUCK),
+    "its owner's lease is over": (replace(WELL, owner_lease_until_ms=NOW - 1), Problem.OWNER_SILENT, Severity.LATE),
+    "it shall be handed over": (replace(WELL, release_requested=True), Problem.RELEASE_LATE, Severity.LATE),
+    "its reader does not open": (replace(WELL, report=None), Problem.NOT_READING, Severity.STUCK),
+    "objects cannot be written": (
+        replace(WELL, checkpoint_event_time_ms=LONG_AGO - 1000),
+        Problem.CHECKPOINT_STANDS,
+        Severity.STUCK,
+    ),
+    "a flush waits": (
+        replace(WELL, flush_timestamp=200, flush_since_ms=NOW - LATE_MS - 1),
+        Problem.FLUSH_LATE,
+        Severity.LATE,
+    ),
+    "a flush waits for a sink": (
+        replace(WELL, managed=False, report=None, owner="", flush_timestamp=200, flush_since_ms=LONG_AGO),
+        Problem.FLUSH_LATE,
+        Severity.STUCK,
+    ),
+    "it is behind its source": (
+        replace(WELL, report=replace(REPORT, event_time_ms=NOW - LATE_MS - 1), checkpoint_event_time_ms=0),
+        Problem.BEHIND,
+        Severity.LATE,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_root_cause_is_named(name: str) -> None:
+    """A person at night who is told of a consequence looks in the wrong place."""
+    facts, problem, severity = CASES[name]
+    finding = examine(facts, NOW)
+    assert finding is not None
+    assert (finding.problem, finding.severity) == (problem, severity)
+    assert finding.explanation.endswith(".")
+    assert finding.advice.endswith(".")
+
+
+def test_every_problem_of_a_channel_has_a_case() -> None:
+    """A problem without a case may be one that is never found."""
+    assert {problem for _, problem, _ in CASES.values()} == set(Problem) - {Problem.JOBS_STAND, Problem.NOTHING}
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        WELL,
+        replace(WELL, owned_since_ms=NOW - 1000, report=None),
+        replace(WELL, report=replace(REPORT, lag=0, event_time_ms=LONG_AGO), checkpoint_event_time_ms=LONG_AGO),
+        replace(
+            WELL, report=replace(REPORT, lag=0, finished=True, syncs_in_flight=0), checkpoint_event_time_ms=LONG_AGO
+        ),
+        replace(WELL, managed=False, owner="", report=None),
+        replace(WELL, dropped=True, owner=""),
+    ],
+    ids=["well", "just assigned", "idle source", "finished", "claimed by nobody", "dropped"],
+)
+def test_what_is_well_is_not_accused(facts: ChannelFacts) -> None:
+    """An alarm for an idle channel teaches people to look away."""
+    assert examine(facts, NOW) is None
+    assert well(facts).severity is Severity.WELL
+
+
+def test_jobs_that_nobody_runs_are_found() -> None:
+    """Without the jobs nothing moves, and no channel could say so."""
+    assert jobs_stand(NOW + 5000, NOW) is None
+    finding = jobs_stand(NOW - UNANSWERED_MS, NOW)
+    assert finding is not None
+    assert finding.severity is Severity.STUCK
+
+
+@given(st.permutations(sorted(CASES)), st.integers(0, 5))
+def test_the_worst_comes_first_however_they_were_read(names: list[str], cut: int) -> None:
+    """A list that is cut must not cut off what is stuck."""
+    findings = [finding for name in names[cut:] if (finding := examine(CASES[name][0], NOW)) is not None]
+    ordered = worst_first(findings)
+    assert sorted(map(repr, ordered)) == sorted(map(repr, findings))
+    severities = [finding.severity for finding in ordered]
+    assert severities == sorted(severities)

@@ -1,0 +1,95 @@
+"""Explain reads the facts right, on both databases: who owns what, who was heard, what was asked for and when."""
+
+import pytest
+
+from coordinator.core.findings import LATE_MS, Problem
+from coordinator.core.model import ChannelMode
+from coordinator.store import Store
+from datacoord.errors import ChannelNotFoundError, CollectionNotFoundError
+from datacoord.v1 import data_coord_pb2
+
+from .support import CALLER, LEASE_MS, World, lane
+
+
+async def problems(store: Store) -> dict[str, Problem]:
+    """Problem by channel."""
+    found = await store.explain()
+    assert found.total == len(found.items)
+    return {finding.channel_name: finding.problem for finding in found.items}
+
+
+async def say(world: World, node_id: int, *channels: str) -> None:
+    """A heartbeat as a datanode sends it, with epochs."""
+    messages = [
+        data_coord_pb2.DataNodeTtMsg(channel_name=name, epoch=await world.epoch(name), timestamp=10, lag=0)
+        for name in channels
+    ]
+    report = data_coord_pb2.ReportDataNodeTtMsgsRequest(node_id=node_id, msgs=messages)
+    await world.store.report_datanode(report, caller=CALLER)
+
+
+async def test_a_channel_is_followed_from_nobody_to_well_to_silent(world: World) -> None:
+    """Each step of a channel's life has its own next step for the person who asks."""
+    first, second = world.channels
+    assert await problems(world.store) == dict.fromkeys(world.channels, Problem.NO_DATANODE)
+
+    session = await world.store.register_datanode("job", 0, [world.collection.name], host="h", pid=1, caller=CALLER)
+    assert await problems(world.store) == dict.fromkeys(world.channels, Problem.NO_OWNER)
+
+    await world.store.watch_datanode(session.node_id)
+    await world.store.run_assignment_job()
+    await say(world, session.node_id, first, second)
+    assert await problems(world.store) == {}
+
+    world.clock.advance(LEASE_MS + 1)
+    found = await problems(world.store)
+    assert found.pop("", Problem.JOBS_STAND) is Problem.JOBS_STAND
+    assert found == dict.fromkeys(world.channels, Problem.OWNER_SILENT)
+
+
+async def test_a_report_of_another_epoch_is_no_report(world: World) -> None:
+    """What was said by an earlier flow graph must not hide that the new one does not read."""
+    node_id = await world.start_datanode()
+    stale = data_coord_pb2.DataNodeTtMsg(channel_name=world.channels[0], epoch=1, timestamp=5)
+    for _ in range(4):
+        world.clock.advance(LEASE_MS // 2)
+        report = data_coord_pb2.ReportDataNodeTtMsgsRequest(node_id=node_id, msgs=[stale])
+        await world.store.report_datanode(report, caller=CALLER)
+    await world.store.run_assignment_job()
+    assert await problems(world.store) == dict.fromkeys(world.channels, Problem.NOT_READING)
+
+
+async def test_a_flush_that_waits_is_told_with_its_age_until_it_is_done(claimed_world: World) -> None:
+    """A flush of a channel that nobody writes waits for ever, and somebody waits for it."""
+    world = claimed_world
+    channel = world.channels[0]
+    (claimed,) = await world.store.claim_channels("sink", [channel], caller=CALLER)
+    assert claimed.info is not None
+    await world.store.flush(world.collection.name, 50, caller=CALLER)
+    assert await problems(world.store) == {}
+
+    asked_ms = world.clock.now_ms
+    world.clock.advance(LATE_MS + 1)
+    found = await world.store.explain(channel_name=channel)
+    assert [(f.problem, f.since_ms) for f in found.items] == [(Problem.FLUSH_LATE, asked_ms)]
+
+    await world.save(channel, lane(world.default, 0, 50), checkpoint=50)
+    found = await world.store.explain(channel_name=channel)
+    assert [f.problem for f in found.items] == [Problem.NOTHING]
+
+
+async def test_only_as_many_as_asked_for_are_given_and_all_are_counted(world: World) -> None:
+    """With 100,000 channels in trouble, the answer must stay small and still say how many there are."""
+    await world.create("more", ChannelMode.MANAGED, channels=5)
+    found = await world.store.explain(findings_max=3)
+    assert (len(found.items), found.total) == (3, 7)
+    found = await world.store.explain(collection_name="more")
+    assert {finding.collection_name for finding in found.items} == {"more"}
+
+
+async def test_what_does_not_exist_is_refused_by_name(world: World) -> None:
+    """An empty answer about a misspelt channel reads as "all is well"."""
+    with pytest.raises(ChannelNotFoundError):
+        await world.store.explain(channel_name="nobody_1v0")
+    with pytest.raises(CollectionNotFoundError):
+        await world.store.explain(collection_name="nothing")
