@@ -744,9 +744,10 @@ class TestBrokenReaders:
             gate.put(0, data(7))
         assert gate.waiting_bytes == 0
 
-    def test_ticks_and_ends_after_the_end_say_nothing(self) -> None:
+    @pytest.mark.parametrize("order", MergeOrder)
+    def test_ticks_and_ends_after_the_end_say_nothing(self, order: MergeOrder) -> None:
         """The danger: an input that ended is announced twice, or its tick passes for the stream's."""
-        gate = by_arrival(2)
+        gate: CheckpointedInputGate[str] = CheckpointedInputGate(2, order=order)
 
         assert put_all(gate, (0, END), (0, Tick(5)), (0, END)) == [END]
 

@@ -111,6 +111,20 @@ def test_a_new_region_goes_on_from_the_smallest_timestamp_of_its_keys() -> None:
     assert merged.locked.resolved_ts == 10
 
 
+def test_a_look_names_the_slowest_and_the_fastest_range() -> None:
+    """Whoever looks for what holds the feed back must not be sent to the wrong region."""
+    lock = RangeLock(TOTAL, 1)
+    assert (lock.stats().slowest, lock.stats().fastest) == (None, None)
+    for region_id, (span, ts) in enumerate(
+        [(Span(b"a", b"b"), 20), (Span(b"b", b"c"), 10), (Span(b"c", b"d"), 30)], start=1
+    ):
+        claim = lock.lock_range(span, region_id, 1)
+        assert claim.locked is not None
+        claim.locked.resolved_ts = ts
+
+    assert (lock.stats().slowest, lock.stats().fastest) == ((2, 10), (3, 30))
+
+
 def test_a_merge_that_fails_before_it_has_caught_up_leaves_its_keys_where_they_were() -> None:
     """Sent back to the slower half's timestamp, the faster half would deliver again what may have been announced since."""
     lock = RangeLock(TOTAL, 1)
