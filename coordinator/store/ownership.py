@@ -154,7 +154,8 @@ def assignment_call() -> AloneCall[AssignmentRound]:
 def _assign(transaction: Transaction, channels: Channels) -> AssignmentRound:
     if not job_leases.take(transaction, "assignment"):
         return AssignmentRound(ran=False)
-    held, epochs = read_held(transaction.connection)
+    placed = placements.read(transaction.connection)
+    held, epochs = read_held(transaction.connection, placed)
     plan = plan_assignment(held, sessions.read_takers(transaction.connection))
     assign = dict(plan.assign[:ASSIGN_MAX])
     release = plan.release[:ASSIGN_MAX]
@@ -170,7 +171,7 @@ def _assign(transaction: Transaction, channels: Channels) -> AssignmentRound:
             channels.change_owner(channel, node_id)
             changes.append(change_of(channel))
             given[channel.channel_id] = node_id
-    placements.settle(transaction.connection, held, given)
+    placements.settle(transaction.connection, placed, held, given)
     asked = 0
     for channel in channels.by_ids(release):
         if channel.epoch == epochs[channel.channel_id] and channel.state is ChannelState.ACTIVE:
@@ -182,8 +183,10 @@ def _assign(transaction: Transaction, channels: Channels) -> AssignmentRound:
     return AssignmentRound(True, len(changes), asked, free - len(changes))
 
 
-def read_held(connection: Connection) -> tuple[list[HeldChannel], dict[int, int]]:
-    """Every ACTIVE, MANAGED channel, with the epoch it was read at."""
+def read_held(
+    connection: Connection, placed: Mapping[int, tuple[int, int]]
+) -> tuple[list[HeldChannel], dict[int, int]]:
+    """Every ACTIVE, MANAGED channel, with the epoch it was read at, and where operators want it."""
     statement = (
         select(
             channel_state.c.channel_id,
@@ -197,9 +200,8 @@ def read_held(connection: Connection) -> tuple[list[HeldChannel], dict[int, int]
     )
     held = []
     epochs = {}
-    placed = placements.read(connection)
     for channel_id, collection_id, owner_id, releasing, epoch in connection.execute(statement):
-        placed_on, placed_off = placed.pop(channel_id, (0, 0))
+        placed_on, placed_off = placed.get(channel_id, (0, 0))
         held.append(HeldChannel(channel_id, collection_id, owner_id, bool(releasing), placed_on, placed_off))
         epochs[channel_id] = epoch
     return held, epochs

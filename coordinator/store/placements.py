@@ -1,6 +1,6 @@
 """Where operators want channels to be (MoveChannel): kept until the session named ends, obeyed by the assignment job."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import delete, insert, select
@@ -101,24 +101,36 @@ def read(connection: Connection) -> dict[int, tuple[int, int]]:
     }
 
 
-def settle(connection: Connection, held: Iterable[HeldChannel], assigned: Mapping[int, int]) -> None:
+def settle(
+    connection: Connection,
+    placed: Mapping[int, tuple[int, int]],
+    held: Iterable[HeldChannel],
+    assigned: Mapping[int, int],
+) -> None:
     """After channels were assigned: a wish that named nobody is now for the session that got the channel.
 
-    One that could not be met, because the session named takes no channels any more, is over.
+    One that could not be met, because the session named takes no channels any more, is over; and so is one for a channel that was
+    dropped.
 
     Args:
         connection: of the assignment job's transaction.
+        placed: the wishes, as they were read.
         held: channels as they were before.
         assigned: what was given to whom.
     """
-    for channel in held:
-        taker = assigned.get(channel.channel_id, 0)
-        if taker and channel.placed_off and taker != channel.placed_off:
-            _place(connection, channel.channel_id, taker, channel.placed_off)
-        elif taker and taker != channel.placed_on and (channel.placed_on or channel.placed_off):
-            remove(connection, [channel.channel_id])
+    if not placed:
+        return
+    over = set(placed) - {channel.channel_id for channel in held}
+    for channel_id, (wanted, unwanted) in placed.items():
+        taker = assigned.get(channel_id, 0)
+        if taker and wanted == 0 and taker != unwanted:
+            _place(connection, channel_id, taker, unwanted)
+        elif taker and taker != wanted:
+            over.add(channel_id)
+    remove(connection, sorted(over))
 
 
-def remove(connection: Connection, channel_ids: list[int]) -> None:
+def remove(connection: Connection, channel_ids: Sequence[int]) -> None:
     """Forgets what was wanted of channels."""
-    connection.execute(delete(placements).where(placements.c.channel_id.in_(channel_ids)))
+    for channel_id in channel_ids:
+        connection.execute(delete(placements).where(placements.c.channel_id == channel_id))

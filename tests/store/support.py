@@ -234,6 +234,11 @@ class World:
         report = data_coord_pb2.ReportDataNodeTtMsgsRequest(node_id=node_id, msgs=messages)
         await self.store.report_datanode(report, caller=CALLER)
 
+    async def stop(self, node_id: int) -> None:
+        """A session says that it stops."""
+        report = data_coord_pb2.ReportDataNodeTtMsgsRequest(node_id=node_id, stopping=True)
+        await self.store.report_datanode(report, caller=CALLER)
+
     async def segments(self, *states: SegmentState) -> list[SegmentRow]:
         """Segments of the collection."""
         page = await self.store.list_segments(collection_name=self.collection.name, states=states)
