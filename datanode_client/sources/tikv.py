@@ -72,7 +72,7 @@ class TikvReaderFactory:
         clock: elapsed time; the machine's unless a test brings its own.
 
     Raises:
-        SourceInvalidError: the split keys do not ascend inside of the span.
+        SourceInvalidError: the split keys do not ascend inside of the span, or a time is not what times are.
     """
 
     def __init__(
@@ -89,6 +89,11 @@ class TikvReaderFactory:
         sorter_directory: Path | None = None,
         clock: Clock | None = None,
     ) -> None:
+        if gc_hold_back_seconds <= 0 or gc_ttl_seconds < 0:
+            raise SourceInvalidError(
+                f"gc_hold_back_seconds is {gc_hold_back_seconds} and gc_ttl_seconds is {gc_ttl_seconds}; the first must be above 0, "
+                "the second 0 or more"
+            )
         self.settings = settings
         self.spans = cut_span(span or Span(), split_keys)
         self.start_ts = start_ts

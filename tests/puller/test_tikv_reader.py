@@ -325,6 +325,23 @@ async def test_what_was_handed_out_lately_stays_kept() -> None:
     assert pd.registered == [100, 100, 200, 300]
 
 
+async def test_what_was_handed_out_stays_kept_as_long_as_was_said_however_often_it_is_renewed() -> None:
+    """A short time to live means many renewals; each of them must not move the registration to what is still in a buffer."""
+    clock, pd = SteppedClock(), RecordingPD()
+    keeper = GCSafePointKeeper(pd, "s", hold_back_seconds=10, ttl_seconds=12, clock=clock)  # type: ignore[arg-type]
+    await keeper.begin(0)
+    running = asyncio.create_task(keeper.run())
+    for _ in range(40):
+        for _ in range(5):
+            await asyncio.sleep(0)
+        clock.advance(1)
+        keeper.handed_out(int(clock.monotonic()))
+    running.cancel()
+
+    renewed_at = range(3, 40, 3)
+    assert pd.registered[1:] == [max(0, (at - 10) // 3 * 3) for at in renewed_at]
+
+
 async def test_a_first_scan_may_begin_again_anywhere_in_it(living: LivingCluster) -> None:
     """Its messages are older than the safe point; what they delete must be there as it was when the scan began."""
     for key in KEYS:
@@ -429,6 +446,13 @@ def test_split_keys_must_cut_the_key_range(split_keys: list[bytes]) -> None:
     """A channel of no keys, or of keys outside, is a mistake in a setting."""
     with pytest.raises(SourceInvalidError, match="ascend inside"):
         TikvReaderFactory(TiKVSettings(("127.0.0.1:1",)), Span(b"a", b"z"), split_keys=split_keys)
+
+
+@pytest.mark.parametrize("times", [{"gc_hold_back_seconds": 0.0}, {"gc_ttl_seconds": -1.0}])
+def test_times_of_the_garbage_collection_are_checked(times: dict[str, float]) -> None:
+    """Holding nothing back would renew without a pause, and keep nothing."""
+    with pytest.raises(SourceInvalidError, match="must be above 0"):
+        TikvReaderFactory(TiKVSettings(("127.0.0.1:1",)), **times)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ wait in a datanode.
 """
 
 import math
+from collections import deque
 from typing import Final
 
 import structlog
@@ -85,12 +86,14 @@ class GCSafePointKeeper:
 
     async def run(self) -> None:
         """Renews and moves the registration until it is cancelled."""
-        newest_ts = self.needed_ts
+        needed = deque([(self._clock.monotonic(), self.needed_ts)])
         while True:
             await self._clock.sleep(min(self._hold_back_seconds, self._ttl_seconds / 4))
-            # What is registered now was needed one round ago.
-            registered_ts, newest_ts = newest_ts, self.needed_ts
-            await self._renew(registered_ts)
+            now = self._clock.monotonic()
+            needed.append((now, self.needed_ts))
+            while needed[1][0] <= now - self._hold_back_seconds:
+                needed.popleft()
+            await self._renew(needed[0][1])
 
     async def _renew(self, safe_point: int) -> None:
         while True:
