@@ -91,8 +91,8 @@ class TikvReaderFactory:
     ) -> None:
         if gc_hold_back_seconds <= 0 or gc_ttl_seconds < 0:
             raise SourceInvalidError(
-                f"gc_hold_back_seconds is {gc_hold_back_seconds} and gc_ttl_seconds is {gc_ttl_seconds}; the first must be above 0, "
-                "the second 0 or more"
+                f"gc_hold_back_seconds is {gc_hold_back_seconds} and gc_ttl_seconds is {gc_ttl_seconds}, but the first must be "
+                "above 0 and the second not below"
             )
         self.settings = settings
         self.spans = cut_span(span or Span(), split_keys)

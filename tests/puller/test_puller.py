@@ -110,6 +110,9 @@ def test_the_statistics_tell_where_it_hangs() -> None:
     assert (stats.resolved_ts_ingress, stats.checkpoint_ts_ingress) == (25, 30)
     assert (stats.resolved_ts_egress, stats.checkpoint_ts_egress) == (10, 30)
     assert PullerCore([BOTH], 1).stats().checkpoint_ts_ingress == 0
+    quiet = PullerCore([BOTH], 1)
+    quiet.handle(resolved(10, BOTH))
+    assert (quiet.stats().checkpoint_ts_ingress, quiet.stats().checkpoint_ts_egress) == (10, 10)
 
 
 class ScriptedClient:

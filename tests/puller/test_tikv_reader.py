@@ -449,9 +449,9 @@ def test_split_keys_must_cut_the_key_range(split_keys: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("times", [{"gc_hold_back_seconds": 0.0}, {"gc_ttl_seconds": -1.0}])
-def test_times_of_the_garbage_collection_are_checked(times: dict[str, float]) -> None:
+def test_times_of_the_garbage_collection_are_checked(times: dict[str, Any]) -> None:
     """Holding nothing back would renew without a pause, and keep nothing."""
-    with pytest.raises(SourceInvalidError, match="must be above 0"):
+    with pytest.raises(SourceInvalidError, match="the first must be above 0"):
         TikvReaderFactory(TiKVSettings(("127.0.0.1:1",)), **times)
 
 
