@@ -1,8 +1,10 @@
 """One round of each job. The store decides and writes; a round reports what it did and whom that concerns."""
 
+import time
 from collections.abc import Callable
 
 from coordinator.store import DataNodeRow, Store
+from coordinator.web.lag import show_lag
 from coordinator.web.metrics import CHANNEL_STATES, SESSION_STATES, Metrics
 from coordinator.web.reported import ReportedMetrics
 
@@ -65,6 +67,7 @@ class AssignmentRounds:
         for state, count in channels.items():
             self._metrics.channels.labels(state).set(count)
         self._reported.show(living)
+        show_lag(self._metrics, living, time.time() * 1000)
         if not (done.assigned or done.asked_to_release):
             return {}
         return {

@@ -23,6 +23,9 @@ from prometheus_client import (
 from coordinator.store import StoreStatistics
 from datacoord.errors import Reason
 
+LAG_BUCKETS = (0.0, 1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6, 1e9, float("inf"))
+"""Timestamps: of sources whose timestamps are offsets or numbers of commits."""
+EVENT_AGE_BUCKETS_SECONDS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 21_600.0, 86_400.0, float("inf"))
 PREFIX: Final = "datacoord_"
 
 LATENCY_BUCKETS_SECONDS: Final = (
@@ -225,6 +228,37 @@ class Metrics:
         )
         for state in CHANNEL_STATES:
             self.channels.labels(state).set(0)
+        self.channel_lag = self._gauge(
+            "channel_lag",
+            ("channel",),
+            "Distance to the source's head, in timestamps, of the 20 channels that are furthest behind, from the replica that "
+            "runs the assignment job.",
+            "It grows for the same channel: that channel cannot keep up, or stands (`datacoord stuck`).",
+        )
+        self.channels_by_lag = self._gauge(
+            "channels_by_lag",
+            ("le",),
+            "Channels whose distance to the source's head is at most `le`, of those whose source knows its head.",
+            "The share of channels at small distances falls.",
+        )
+        self.channel_event_age = self._gauge(
+            "channel_event_age_seconds",
+            ("channel",),
+            "Age of the event that was read last, of the 20 channels where it is oldest; 0 for channels that have read everything.",
+            "Older than what readers may wait for.",
+        )
+        self.channels_by_event_age = self._gauge(
+            "channels_by_event_age",
+            ("le",),
+            "Channels whose last event read is at most `le` seconds old, of those whose source knows the time.",
+            "The share of channels at small ages falls.",
+        )
+        for by, bounds in (
+            (self.channels_by_lag, LAG_BUCKETS),
+            (self.channels_by_event_age, EVENT_AGE_BUCKETS_SECONDS),
+        ):
+            for bound in bounds:
+                by.labels(f"{bound:g}").set(0)
         self.job_runs = self._counter(
             "job_runs_total", ("job", "result"), "Runs of background jobs by result: ok or failed.", "`failed` grows."
         )
