@@ -20,7 +20,7 @@ ADDRESS_VARIABLE: Final = "DATACOORD_ADDRESS"
 """Where clients find a coordinator; not a setting of the coordinator itself."""
 
 FOREIGN_VARIABLES: Final = frozenset({CONFIG_FILE_VARIABLE, ADDRESS_VARIABLE, failpoints.ENVIRONMENT_VARIABLE})
-FOREIGN_PREFIXES: Final = ("DATACOORD_DATANODE_", "DATACOORD_DEMO_", "DATACOORD_TEST_")
+FOREIGN_PREFIXES: Final = ("DATACOORD_DATANODE_", "DATACOORD_DEMO_", "DATACOORD_S3_", "DATACOORD_TEST_")
 """Variables of our other programs, which may share the environment."""
 
 

@@ -19,6 +19,7 @@ from pyarrow import fs as pafs
 
 from datacoord.errors import ConfigInvalidError, ObjectStoreError, PathNotAllowedError
 from datacoord.limits import PATH_BYTES_MAX
+from datacoord.s3 import open_s3
 
 _TEMPORARY_SUFFIX = ".tmp"
 
@@ -29,6 +30,14 @@ class DiskFullError(ObjectStoreError):
 
 class StorePermissionError(ObjectStoreError):
     """The process may not write or read there: change the rights, the credentials or the storage root."""
+
+
+class StoreCredentialsError(ObjectStoreError):
+    """There are no credentials, or the store does not accept them: correct what the process was given."""
+
+
+class StoreUnreachableError(ObjectStoreError):
+    """The store did not answer, or was too busy, however often it was asked: usually it comes back."""
 
 
 class BucketMissingError(ObjectStoreError):
@@ -61,9 +70,26 @@ _BY_TEXT: tuple[tuple[tuple[str, ...], type[ObjectStoreError], str], ...] = (
         "the bucket does not exist: create it or correct the storage root",
     ),
     (
+        (
+            *("INVALID_ACCESS_KEY_ID", "InvalidAccessKeyId", "SIGNATURE_DOES_NOT_MATCH", "SignatureDoesNotMatch"),
+            *("INVALID_CLIENT_TOKEN_ID", "UNRECOGNIZED_CLIENT", "MISSING_AUTHENTICATION_TOKEN", "CREDENTIALS"),
+            *("ExpiredToken", "InvalidToken", "EXPIRED_TOKEN", "InvalidSecurity", "AuthFailure", "INVALID_SIGNATURE"),
+        ),
+        StoreCredentialsError,
+        "the store does not accept the credentials: check them, and the clock of this machine",
+    ),
+    (
         ("ACCESS_DENIED", "AccessDenied", "PERMISSION_DENIED", "Forbidden", "AuthorizationPermissionMismatch"),
         StorePermissionError,
         "permission is denied: check the credentials and the bucket's policy",
+    ),
+    (
+        (
+            *("NETWORK_CONNECTION", "REQUEST_TIMEOUT", "curlCode", "SLOW_DOWN", "SlowDown", "THROTTLING"),
+            *("SERVICE_UNAVAILABLE", "INTERNAL_FAILURE", "InternalError", "HTTP status 5"),
+        ),
+        StoreUnreachableError,
+        "the store does not answer, or is too busy",
     ),
 )
 
@@ -95,7 +121,7 @@ class ObjectStore:
 
     @classmethod
     def from_uri(cls, storage_root: str) -> "ObjectStore":
-        """Opens a storage root; may talk to the store. Local ones come as a LocalObjectStore.
+        """Opens a storage root; may talk to the store. Local ones come as LocalObjectStore, those in S3 as S3ObjectStore.
 
         Args:
             storage_root: a URI of pyarrow.fs (`file:///…`, `s3://bucket/prefix?…`, `gs://…`) or an absolute local path.
@@ -104,6 +130,9 @@ class ObjectStore:
             ConfigInvalidError: pyarrow does not understand it.
             ObjectStoreError: the store cannot be reached, or refuses.
         """
+        if storage_root.startswith("s3://"):
+            file_system, place = open_s3(storage_root)
+            return S3ObjectStore(file_system, place)
         try:
             with _translated("open", storage_root):
                 filesystem, root = pafs.FileSystem.from_uri(storage_root)
@@ -216,6 +245,44 @@ class LocalObjectStore(ObjectStore):
                 _sync_directory(parent)
         with self._lock:
             self._known_directories.add(directory)
+
+
+class S3ObjectStore(ObjectStore):
+    """Objects in a bucket. An upload that has ended is durable; one that has not leaves nothing that anybody sees.
+
+    pyarrow takes a bucket that does not exist for an empty one where it reads, so whoever finds nothing looks for the bucket.
+    """
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        """As ObjectStore.open_input."""
+        try:
+            return super().open_input(path)
+        except ObjectMissingError:
+            self.check_bucket()
+            raise
+
+    def list_objects(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """As ObjectStore.list_objects; the pages of a listing are joined."""
+        found = False
+        for info in super().list_objects(prefix):
+            found = True
+            yield info
+        if not found:
+            self.check_bucket()
+
+    def check_bucket(self) -> None:
+        """Asks for the bucket.
+
+        Raises:
+            BucketMissingError, StorePermissionError, StoreCredentialsError, StoreUnreachableError: it cannot be used.
+        """
+        bucket = self.root.partition("/")[0]
+        with _translated("open", bucket):
+            missing = self._filesystem.get_file_info(bucket).type == pafs.FileType.NotFound
+        if missing:
+            raise BucketMissingError(
+                f"cannot open {bucket!r}: the bucket does not exist: create it or correct the storage root", path=bucket
+            )
 
 
 def is_temporary(path: str) -> bool:

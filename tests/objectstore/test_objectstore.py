@@ -1,11 +1,8 @@
 """Objects: complete and durable before they are named, immutable, below their root, with errors that say what to do."""
 
 import errno
-import http.server
 import os
 import pickle
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +11,6 @@ from pyarrow import fs as pafs
 
 from datacoord.errors import ConfigInvalidError, ObjectStoreError, PathNotAllowedError
 from datacoord.objectstore import (
-    BucketMissingError,
     DiskFullError,
     LocalObjectStore,
     ObjectExistsError,
@@ -252,49 +248,3 @@ def test_errors_cross_the_process_borders_of_spark() -> None:
     copy = pickle.loads(pickle.dumps(error))
 
     assert (type(copy), str(copy), copy.metadata) == (DiskFullError, str(error), {"path": "x"})
-
-
-class _Refuses(http.server.BaseHTTPRequestHandler):
-    """An S3 endpoint that answers every call with one error."""
-
-    status = 404
-    code = "NoSuchBucket"
-
-    def _answer(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
-        self.rfile.read(length)
-        body = f"<?xml version='1.0'?><Error><Code>{self.code}</Code><Message>no</Message></Error>".encode()
-        self.send_response(self.status)
-        self.send_header("Content-Type", "application/xml")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    do_GET = do_PUT = do_POST = do_HEAD = _answer  # noqa: N815  # names of http.server
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        pass
-
-
-@pytest.fixture(params=[(404, "NoSuchBucket", BucketMissingError), (403, "AccessDenied", StorePermissionError)])
-def refusing_s3(request: pytest.FixtureRequest) -> Iterator[tuple[str, type[ObjectStoreError]]]:
-    """URI of a bucket that refuses everything, and the error expected."""
-    status, code, kind = request.param
-    handler = type("Handler", (_Refuses,), {"status": status, "code": code})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    query = f"endpoint_override=127.0.0.1:{server.server_port}&scheme=http&region=us-east-1&allow_bucket_creation=false"
-    yield f"s3://key:secret@bucket/prefix?{query}", kind
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_a_bucket_that_is_missing_or_closed_is_named_as_such(refusing_s3: tuple[str, type[ObjectStoreError]]) -> None:
-    """Both look like an I/O error of a library; one is cured by creating a bucket, the other by credentials."""
-    uri, kind = refusing_s3
-    store = ObjectStore.from_uri(uri)
-    with pytest.raises(kind):
-        store.create(PATH, DATA)
