@@ -57,10 +57,12 @@ def main() -> None:
             uv = bin_dir / "uv"
             java = Path(tmp) / "java.in"
             java.write_text("\n".join(project["optional-dependencies"]["java"]) + "\n")
-            compile_lock(uv, "dev.lock", pyproject, *python, "--extra", "spark", "--extra", "dev", *upgrade)
+            compile_lock(
+                uv, "dev.lock", pyproject, *python, "--extra", "spark", "--extra", "kafka", "--extra", "dev", *upgrade
+            )
             # Constrained by dev.lock: what is deployed is what was tested.
             dev = ("--constraint", str(REQUIREMENTS / "dev.lock"))
-            compile_lock(uv, "run.lock", pyproject, *python, "--extra", "spark", *dev, *upgrade)
+            compile_lock(uv, "run.lock", pyproject, *python, "--extra", "spark", "--extra", "kafka", *dev, *upgrade)
             compile_lock(uv, "java.lock", java, *python, *upgrade)
     except subprocess.CalledProcessError as error:
         sys.exit(f"lock: `{' '.join(map(str, error.cmd[:4]))} …` failed; the message above says why")
