@@ -3,7 +3,10 @@
 `changes` is a JSON array with one entry per channel that changed, by RPC:
 
     UpdateChannelCheckpoint             [channel_id, epoch, checkpoint]
-    SaveBinlogPaths, DropVirtualChannel [channel_id, epoch, checkpoint or null, [[partition_id, from, to, binlogs], …]]
+    SaveBinlogPaths, DropVirtualChannel [channel_id, epoch, checkpoint or null,
+                                         [[partition_id, from, to, binlogs, ts_min, segment_id], …]]; ts_min is the smallest
+                                        timestamp in them, segment_id the segment that took them (both 0 where there are none).
+                                        Entries of earlier versions end with `binlogs`.
     ReleaseChannels, ClaimChannels, RegisterDataNode, ReportDataNodeTtMsgs, LeaseJob, AssignmentJob,
     MoveChannel                         [channel_id, epoch, owner_id, checkpoint], after the change
     CreateCollection, AlterCollection, DropCollection, CreatePartition, DropPartition

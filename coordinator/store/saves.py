@@ -52,7 +52,7 @@ class SaveCall(WriteCall[list[WriteAnswer]]):
             answers.append(WriteAnswer(decision.outcome, None, lanes, channels.facts(channel, partition_ids)))
             items += max(1, len(lanes))
             if decision.outcome is Outcome.APPLIED:
-                changes.append(change_of(channel, decision))
+                changes.append(change_of(channel, decision, lanes))
         _record(transaction, self, answers, items, changes)
         return answers
 
@@ -91,7 +91,7 @@ class DropCall(WriteCall[WriteAnswer]):
         changes = []
         if decision.save is not None:
             lanes = apply_save(transaction, channels, channel, save, decision.save)
-            changes.append(change_of(channel, decision.save))
+            changes.append(change_of(channel, decision.save, lanes))
             channels.drop(channel)
             # The segments that took the last ranges were dropped with the channel.
             lanes = tuple(replace(lane, segment_state=lane.segment_state and SegmentState.DROPPED) for lane in lanes)
@@ -113,15 +113,23 @@ def _record(
         transaction.record(call.rpc, call.caller, channels=accepted, items=items, changes=changes)
 
 
-def change_of(channel: Channel, decision: SaveDecision) -> list[Any]:
+def change_of(channel: Channel, decision: SaveDecision, answers: Sequence[LaneAnswer]) -> list[Any]:
     """An accepted save, for the history."""
     moved = decision.checkpoint.timestamp if decision.checkpoint is not None else None
     ranges = [
-        [d.lane.partition_id, d.lane.timestamp_from, d.lane.timestamp_to, len(d.lane.binlogs)]
-        for d in decision.lanes
+        _range_of(d.lane, answer)
+        for d, answer in zip(decision.lanes, answers, strict=True)
         if d.outcome is Outcome.APPLIED
     ]
     return [channel.channel_id, channel.epoch, moved, ranges]
+
+
+def _range_of(lane: LaneSave, answer: LaneAnswer) -> list[int]:
+    """A registered range: what `datacoord verify` proves the rows by."""
+    objects = len(lane.binlogs)
+    ts_min = min((binlog.ts_min for binlog in lane.binlogs), default=0)
+    segment_id = answer.segment_id if objects else 0
+    return [lane.partition_id, lane.timestamp_from, lane.timestamp_to, objects, ts_min, segment_id]
 
 
 def apply_save(

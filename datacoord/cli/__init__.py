@@ -24,5 +24,6 @@ main.add_lazy("segments", "datacoord.cli.listings:segments", "List segments: sta
 main.add_lazy("datanodes", "datacoord.cli.listings:datanodes", "List sessions of datanodes.")
 main.add_lazy("stuck", "datacoord.cli.stuck:stuck", "Say which channels are stuck, why, and what to do.")
 main.add_lazy("flush", "datacoord.cli.flush:flush", "Make everything consumed so far durable and sealed.")
+main.add_lazy("verify", "datacoord.cli.verify:verify", "Prove rows, objects and history consistent.")
 main.add_lazy("demo", "datacoord.cli.demo:demo", "Land real input exactly once, with kills, and prove it.")
 main.add_lazy("version", "datacoord.cli.version:version", "Show versions.")

@@ -283,7 +283,8 @@ async def test_the_history_has_one_row_per_accepted_call(world: World) -> None:
     )
     changes = {row[2]: json.loads(row[6]) for row in dump(world.url)["events"]}
     info = await world.info(first)
-    lanes = [[world.default, 0, 5, 1], [world.other, 0, 5, 2]]
+    segments = {segment.partition_id: segment.segment_id for segment in await world.segments()}
+    lanes = [[world.default, 0, 5, 1, 1, segments[world.default]], [world.other, 0, 5, 2, 1, segments[world.other]]]
     assert changes["SaveBinlogPaths"] == [[info.channel_id, epochs[0], None, lanes]]
     assert changes["UpdateChannelCheckpoint"] == [[info.channel_id, epochs[0], 3]]
 

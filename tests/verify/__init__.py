@@ -1,0 +1,1 @@
+"""`datacoord verify`: what it must find, and what it must never say."""

@@ -1,0 +1,36 @@
+"""Stages on each kind of database."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from store.conftest import databases, logs, postgres_server, templates  # noqa: F401 - fixtures
+from store.databases import Databases, Templates
+
+from verify.stage import Copy, Golden, Stage
+
+
+@pytest.fixture
+async def empty_stage(databases: Databases, tmp_path: Path) -> AsyncIterator[Stage]:  # noqa: F811
+    """Two collections, a datanode and a claimant; nothing has landed."""
+    stage = await Stage(databases.migrated(), tmp_path).open()
+    yield stage
+    await stage.world.store.close()
+
+
+@pytest.fixture(scope="session")
+def golden(templates: Templates, tmp_path_factory: pytest.TempPathFactory) -> Golden:  # noqa: F811
+    """A stage with something of everything in it, made once."""
+    url = templates.take()
+    golden = asyncio.run(Golden.make(url, tmp_path_factory.mktemp("golden")))
+    templates.give_back(url)
+    return golden
+
+
+@pytest.fixture
+def copy(golden: Golden, databases: Databases, tmp_path: Path) -> Iterator[Copy]:  # noqa: F811
+    """That stage again, for one test to spoil."""
+    copied = golden.copy(databases.migrated(), tmp_path)
+    yield copied
+    copied.close()
