@@ -131,6 +131,31 @@ class CoordinatorClient:
         response: collection_pb2.AlterCollectionResponse = self._call(self._collections().AlterCollection, request)
         return response
 
+    def drop_collection(self, collection_name: str, collection_id: int = 0) -> collection_pb2.DropCollectionResponse:
+        """Drops a collection; a repetition is safe with its number.
+
+        Raises:
+            CollectionNotFoundError: there is none of this name (and number).
+        """
+        request = collection_pb2.DropCollectionRequest(collection_name=collection_name, collection_id=collection_id)
+        response: collection_pb2.DropCollectionResponse = self._call(self._collections().DropCollection, request)
+        return response
+
+    def drop_partition(
+        self, collection_name: str, partition_name: str, partition_id: int = 0
+    ) -> collection_pb2.DropPartitionResponse:
+        """Drops a partition of every channel; a repetition is safe with its number.
+
+        Raises:
+            CollectionNotFoundError: there is no such collection.
+            PartitionNotFoundError: the collection never had this partition.
+        """
+        request = collection_pb2.DropPartitionRequest(
+            collection_name=collection_name, partition_name=partition_name, partition_id=partition_id
+        )
+        response: collection_pb2.DropPartitionResponse = self._call(self._collections().DropPartition, request)
+        return response
+
     def list_binlogs(
         self, collection_name: str, channel_names: Sequence[str] = ()
     ) -> Iterator[collection_pb2.ChannelBinlogList]:
@@ -176,6 +201,19 @@ class CoordinatorClient:
     ) -> Sequence[data_coord_pb2.ClaimChannelResult]:
         """Takes CLAIMED channels by name; one result per channel."""
         request = data_coord_pb2.ClaimChannelsRequest(owner_name=owner_name, channel_names=channel_names, force=force)
+    def move_channel(self, channel_name: str, node_id: int = 0) -> admin_pb2.MoveChannelResponse:
+        """Moves a MANAGED channel to another datanode (0 = any other), with its last progress. It arrives a moment later.
+
+        Raises:
+            ChannelNotFoundError: no such channel.
+            ChannelDroppedError: it is dropped.
+            WrongModeError: it is CLAIMED.
+            SessionNotFoundError: no datanode that takes it is there.
+        """
+        request = admin_pb2.MoveChannelRequest(channel_name=channel_name, node_id=node_id)
+        response: admin_pb2.MoveChannelResponse = self._call(self._admin().MoveChannel, request)
+        return response
+
         response: data_coord_pb2.ClaimChannelsResponse = self._call(self._data_coord().ClaimChannels, request)
         return response.results
 
@@ -201,19 +239,6 @@ class CoordinatorClient:
 
                 return
             request.page_token = page.next_page_token
-    def move_channel(self, channel_name: str, node_id: int = 0) -> admin_pb2.MoveChannelResponse:
-        """Moves a MANAGED channel to another datanode (0 = any other), with its last progress. It arrives a moment later.
-
-        Raises:
-            ChannelNotFoundError: no such channel.
-            ChannelDroppedError: it is dropped.
-            WrongModeError: it is CLAIMED.
-            SessionNotFoundError: no datanode that takes it is there.
-        """
-        request = admin_pb2.MoveChannelRequest(channel_name=channel_name, node_id=node_id)
-        response: admin_pb2.MoveChannelResponse = self._call(self._admin().MoveChannel, request)
-        return response
-
 
     def _call(self, method: Any, request: Message) -> Any:
         deadline = time.monotonic() + self._timeout_seconds

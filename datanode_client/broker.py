@@ -22,7 +22,7 @@ from datacoord.errors import (
     from_status,
 )
 from datacoord.positions import Position
-from datacoord.v1 import common_pb2, data_coord_pb2
+from datacoord.v1 import collection_pb2, common_pb2, data_coord_pb2
 from datanode_client.batching import BatchLimits, CallBatcher
 from datanode_client.calls import Backoff, CallFailedError, log_failure, until_known
 from datanode_client.client_config import BrokerConfig
@@ -105,6 +105,11 @@ class Broker:
         request = data_coord_pb2.DropVirtualChannelRequest(channel=part)
         response: data_coord_pb2.DropVirtualChannelResponse = await self._repeated("DropVirtualChannel", request)
         return _accepted(response.result)
+
+    async def drop_partition(self, collection_name: str, partition_id: int) -> None:
+        """Drops a partition of every channel; see `ports.CoordinatorPort`."""
+        request = collection_pb2.DropPartitionRequest(collection_name=collection_name, partition_id=partition_id)
+        await self._repeated("DropPartition", request)
 
     async def register(
         self, request: data_coord_pb2.RegisterDataNodeRequest

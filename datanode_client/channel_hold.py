@@ -1,7 +1,7 @@
 """One channel at one epoch, from being assigned to being handed back."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,6 +27,9 @@ class ChannelGraph(Protocol):
 
     def set_flush_timestamp(self, ts: int) -> None:
         """Asks for everything up to a timestamp to be registered."""
+
+    def drop_partitions(self, partition_ids: Set[int]) -> None:
+        """Throws the rows of these partitions away from now on."""
 
     async def drain(self) -> Position:
         """Makes everything consumed durable and registered."""
@@ -85,6 +88,7 @@ class ChannelHold:
         self._restarts = restarts
         self._on_over = on_over
         self._flush_timestamp = 0
+        self._dropped_partitions: Set[int] = frozenset()
         self._release_asked = asyncio.Event()
         self._ended = asyncio.Event()
         self._end: tuple[EndReason, BaseException | None] | None = None
@@ -102,6 +106,12 @@ class ChannelHold:
             self._graph.set_flush_timestamp(watch.flush_timestamp)
         if watch.release:
             self.release()
+
+    def drop_partitions(self, partition_ids: Set[int]) -> None:
+        """Takes which partitions are dropped, as of a desired state."""
+        self._dropped_partitions = partition_ids
+        if self._graph is not None:
+            self._graph.drop_partitions(partition_ids)
 
     def release(self) -> None:
         """Asks for the channel to be drained and handed back."""
@@ -199,6 +209,9 @@ class ChannelHold:
         self._graph = graph = self._context.make_graph(info, self._on_end)
         graph.start()
         graph.set_flush_timestamp(self._flush_timestamp)
+        if self._dropped_partitions:
+            # Said while the recovery info, which may be older, was on its way.
+            graph.drop_partitions(self._dropped_partitions)
         _log.info("channel_held", channel=self.channel_name, epoch=self.epoch, checkpoint=info.checkpoint.timestamp)
         return graph
 

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from datacoord.errors import CoordinatorUnreachableError
 from datacoord.transport import CALLER_METADATA_KEY, client_options
-from datacoord.v1 import data_coord_pb2_grpc
+from datacoord.v1 import collection_pb2_grpc, data_coord_pb2_grpc
 from datanode_client.calls import CallFailedError
 from datanode_client.client_config import BrokerConfig
 
@@ -48,6 +48,7 @@ class Connection:
         self._channel = grpc.aio.insecure_channel(config.target, options=client_options())
         self._metadata = ((CALLER_METADATA_KEY, config.client_name),)
         self._stub: Any = data_coord_pb2_grpc.DataCoordServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._collections: Any = collection_pb2_grpc.CollectionServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
     def belongs_here(self) -> bool:
         """False in another process or event loop than it was made in: leave it alone and make a new one."""
@@ -68,7 +69,8 @@ class Connection:
             CallFailedError: it failed.
         """
         try:
-            return await getattr(self._stub, method)(request, timeout=timeout_seconds, metadata=self._metadata)
+            stub = self._stub if hasattr(self._stub, method) else self._collections
+            return await getattr(stub, method)(request, timeout=timeout_seconds, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             raise CallFailedError.of(error, method, self._config.target) from error
 

@@ -1,7 +1,7 @@
 """One channel at one epoch: reader, flow graph, saves, and how they end."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import suppress
 from enum import StrEnum
 
@@ -104,6 +104,11 @@ class DataSyncService:
         """Asks for everything up to a timestamp to be registered; 0 = no flush is wanted. Level-triggered: repeat at will."""
         if not self._ended and not self._graph.is_dropped:
             self._guarded(lambda: self._graph.set_flush_timestamp(ts))
+
+    def drop_partitions(self, partition_ids: Set[int]) -> None:
+        """Throws the rows of these partitions away from now on. Level-triggered: repeat at will."""
+        if not self._ended and not self._graph.is_dropped:
+            self._guarded(lambda: self._graph.drop_partitions(partition_ids))
 
     async def drain(self) -> Position:
         """Stops reading, cuts all lanes and waits until every save is answered, however long that takes.

@@ -69,6 +69,15 @@ class CoordinatorPort(Protocol):
         """
         ...
 
+    async def drop_partition(self, collection_name: str, partition_id: int) -> None:
+        """Drops a partition of every channel; repeats until it is answered. One that is dropped already is fine.
+
+        Raises:
+            CollectionNotFoundError: the collection is dropped, and the channel with it.
+            DatacoordError: refused for good.
+        """
+        ...
+
     async def drop_virtual_channel(self, part: data_coord_pb2.ChannelBinlogs) -> data_coord_pb2.ChannelResult:
         """Sends the last save of a channel and drops the channel; repeats until it is answered.
 

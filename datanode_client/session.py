@@ -71,6 +71,7 @@ class DataNodeSession:
         self._holds: dict[str, ChannelHold] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._revision = -1
+        self._dropped_partitions: frozenset[int] = frozenset()
         self._stop_asked = asyncio.Event()
         self._heartbeat_wanted = asyncio.Event()
         self._nothing_held = asyncio.Event()
@@ -170,6 +171,10 @@ class DataNodeSession:
             self._drop(self._holds[name])
         for watch in actions.order:
             self._holds[watch.channel_name].order(watch)
+        if (dropped := frozenset(state.dropped_partition_ids)) != self._dropped_partitions:
+            self._dropped_partitions = dropped
+            for hold in self._holds.values():
+                hold.drop_partitions(dropped)
         for watch in actions.start:
             self._hold(watch)
         for watch in actions.hand_back:

@@ -166,6 +166,7 @@ def desired_state(state: DesiredState) -> data_coord_pb2.WatchDmChannelsResponse
             )
             for channel in state.channels
         ],
+        dropped_partition_ids=state.dropped_partitions,
     )
 
 

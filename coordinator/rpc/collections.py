@@ -101,3 +101,31 @@ class CollectionServicer(Pending):
         return collection_pb2.AlterCollectionResponse(
             collection=answers.collection(collection), outcome=answers.number(outcome)
         )
+
+    async def DropCollection(  # noqa: N802
+        self, request: collection_pb2.DropCollectionRequest, call: Call
+    ) -> collection_pb2.DropCollectionResponse:
+        """Drops a collection."""
+        validation.collection_name(request.collection_name)
+        validation.number(request.collection_id, "collection_id", 0)
+        drop = await self._store.drop_collection(
+            request.collection_name, request.collection_id, caller=call.caller, deadline=call.deadline
+        )
+        return collection_pb2.DropCollectionResponse(collection_id=drop.number, outcome=answers.number(drop.outcome))
+
+    async def DropPartition(  # noqa: N802
+        self, request: collection_pb2.DropPartitionRequest, call: Call
+    ) -> collection_pb2.DropPartitionResponse:
+        """Drops a partition of every channel."""
+        validation.collection_name(request.collection_name)
+        if request.partition_name or not request.partition_id:
+            validation.partition_name(request.partition_name)
+        validation.number(request.partition_id, "partition_id", 0)
+        drop = await self._store.drop_partition(
+            request.collection_name,
+            request.partition_name,
+            request.partition_id,
+            caller=call.caller,
+            deadline=call.deadline,
+        )
+        return collection_pb2.DropPartitionResponse(partition_id=drop.number, outcome=answers.number(drop.outcome))

@@ -14,10 +14,7 @@ class Pending:
             "GetFlushAllState",
             "SetSegmentState",
             "MarkSegmentsDropped",
-            "GcControl",
             "ListEvents",
-            "DropCollection",
-            "DropPartition",
         }
     )
 

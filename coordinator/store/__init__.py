@@ -20,6 +20,7 @@ from coordinator.store.answers import (
 from coordinator.store.api import Store
 from coordinator.store.collections_alter import CollectionChange
 from coordinator.store.listings import (
+from coordinator.store.drops import Drop
     CallStatistics,
     ChannelBinlogList,
     ChannelRow,
@@ -54,6 +55,7 @@ __all__ = [
     "DesiredState",
     "Flush",
     "FlushState",
+    "Drop",
     "FlushTarget",
     "LaneAnswer",
     "LaneProgress",

@@ -237,10 +237,12 @@ class LeaseRound:
 
     Attributes:
         ran: False: another process holds the job.
+        dropped_partitions: of the collections of these channels.
         ended: the sessions that were ended.
         freed_channels: how many channels lost their owner.
     """
 
+    dropped_partitions: tuple[int, ...] = ()
     ran: bool
     ended: tuple[int, ...] = ()
     freed_channels: int = 0

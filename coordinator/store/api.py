@@ -272,18 +272,6 @@ class Store(Operations):
         call = collections.create_partition_call(collection_name, partition_name, caller)
         return await self._queue.submit(call, deadline)
 
-    async def drop_partition(
-        self, collection_name: str, partition_name: str, *, caller: str, deadline: float | None = None
-    ) -> None:
-        """Drops a partition: its segments are DROPPED, later saves to it are DISCARDED.
-
-        Raises:
-            CollectionNotFoundError: no such collection.
-            PartitionNotFoundError: no such partition.
-        """
-        call = collections.drop_partition_call(collection_name, partition_name, caller)
-        await self._queue.submit(call, deadline)
-
     async def describe_collection(self, collection_name: str) -> Collection:
         """One collection.
 

@@ -170,7 +170,7 @@ def write(
     _NEW_BINLOG.run(kind, connection, new_binlogs)
     for channel in channels:
         if channel.owner_changed and channel.state is ChannelState.DROPPED:
-            drop_segments(transaction, channel.channel_id, None)
+            drop_segments(transaction, channel.channel_id)
 
 
 def _guarded(transaction: Transaction, table: str, statement: DriverStatement, rows: list[tuple[object, ...]]) -> None:
@@ -221,17 +221,15 @@ def _old_lane(channel_id: int, lane: Lane) -> tuple[object, ...]:
     return (channel_id, lane.partition_id, lane.progress, lane.progress, _growing_id(lane))
 
 
-def drop_segments(transaction: Transaction, channel_id: int, partition_id: int | None) -> None:
-    """Makes every segment of a channel, or of one of its lanes, DROPPED. Rows that this transaction wrote are seen."""
+def drop_segments(transaction: Transaction, channel_id: int) -> None:
+    """Makes every segment of a channel DROPPED. Rows that this transaction wrote are seen."""
     live = segments.c.state != int(SegmentState.DROPPED)
-    of_segment = [segments.c.channel_id == channel_id, live]
-    of_lane = [lanes.c.channel_id == channel_id, lanes.c.growing_segment_id.is_not(None)]
-    if partition_id is not None:
-        of_segment.append(segments.c.partition_id == partition_id)
-        of_lane.append(lanes.c.partition_id == partition_id)
+    of_lane = (lanes.c.channel_id == channel_id, lanes.c.growing_segment_id.is_not(None))
     transaction.connection.execute(update(lanes).where(*of_lane).values(growing_segment_id=None))
     transaction.connection.execute(
-        update(segments).where(*of_segment).values(state=int(SegmentState.DROPPED), seal_reason="dropped")
+        update(segments)
+        .where(segments.c.channel_id == channel_id, live)
+        .values(state=int(SegmentState.DROPPED), seal_reason="dropped")
     )
 
 

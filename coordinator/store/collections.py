@@ -6,26 +6,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Row, func, insert, select, update
+from sqlalchemy import Row, func, insert, select
 from sqlalchemy.engine import Connection
 
 from coordinator.core.model import ChannelMode
-from coordinator.store import channel_writes, paging
+from coordinator.store import paging
 from coordinator.store.answers import ChannelIdentity
 from coordinator.store.calls import AloneCall
 from coordinator.store.channels import Channels
 from coordinator.store.listings import Collection, NewCollection, Page, TimestampKind
 from coordinator.store.tables import ACTIVE, channel_state, collections, partitions, vchannels
 from coordinator.store.transaction import Transaction, chunks
-from datacoord.errors import (
-    CollectionExistsError,
-    CollectionNotFoundError,
-    InvalidFieldError,
-    PartitionNotFoundError,
-)
+from datacoord.errors import CollectionExistsError, CollectionNotFoundError, InvalidFieldError
 from datacoord.limits import DEFAULT_PARTITION_NAME, PARTITIONS_MAX
 
-DROPPED = 2
 PAGE_CHANNELS_MAX = 100_000
 """Names of channels on one page of collections."""
 
@@ -176,8 +170,9 @@ def create_partition_call(collection_name: str, partition_name: str, caller: str
     """CreatePartition. One that exists is answered."""
 
     def work(transaction: Transaction, channels: Channels) -> int:  # noqa: ARG001
+        # Locked, so that it cannot be dropped meanwhile and leave a partition behind.
+        collection_id = lock_by_name(transaction.connection, collection_name)
         partition_id = transaction.next_id()
-        (collection_id,) = collection_ids(transaction.connection, [collection_name])
         of_collection = partitions.c.collection_id == collection_id
         found = transaction.connection.execute(
             select(partitions.c.partition_id).where(
@@ -197,35 +192,6 @@ def create_partition_call(collection_name: str, partition_name: str, caller: str
         return partition_id
 
     return AloneCall("CreatePartition", caller, work)
-
-
-def drop_partition_call(collection_name: str, partition_name: str, caller: str) -> AloneCall[None]:
-    """Drops a partition with its segments. Every channel is locked first, so that no save is decided on what is about to change."""
-
-    def work(transaction: Transaction, channels: Channels) -> None:
-        (collection_id,) = collection_ids(transaction.connection, [collection_name])
-        of_collection = channels.load_collection(collection_id)
-        named = (partitions.c.collection_id == collection_id, partitions.c.name == partition_name)
-        found = transaction.connection.execute(
-            select(partitions.c.partition_id, partitions.c.state)
-            .where(*named)
-            .order_by(partitions.c.state, partitions.c.partition_id.desc())
-            .limit(1)
-        ).one_or_none()
-        if found is None:
-            message = f"collection {collection_name!r} has no partition {partition_name!r}"
-            raise PartitionNotFoundError(message, collection_name=collection_name, partition_name=partition_name)
-        if found.state != ACTIVE:
-            return
-        transaction.connection.execute(
-            update(partitions).where(partitions.c.partition_id == found.partition_id).values(state=DROPPED)
-        )
-        for channel in of_collection:
-            channel_writes.drop_segments(transaction, channel.channel_id, found.partition_id)
-        changes = [[collection_id, found.partition_id]]
-        transaction.record("DropPartition", caller, channels=len(of_collection), items=1, changes=changes)
-
-    return AloneCall("DropPartition", caller, work)
 
 
 # ---- reading ----------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from coordinator.store.answers import DesiredState, LeaseRound, Session, Session
 from coordinator.store.calls import AloneCall, WriteCall
 from coordinator.store.channels import Channels
 from coordinator.store.collections import collection_ids
+from coordinator.store.drops import read_dropped_partitions
 from coordinator.store.listings import DataNodeState
 from coordinator.store.tables import (
     OWNER_DATANODE,
@@ -195,7 +196,7 @@ def read_desired_state(connection: Connection, node_id: int) -> DesiredState:
         WatchedChannel(name, epoch, bool(release), flush_timestamp)
         for name, epoch, release, flush_timestamp in connection.execute(statement)
     ]
-    return DesiredState(session.desired_revision, tuple(watched))
+    return DesiredState(session.desired_revision, tuple(watched), read_dropped_partitions(connection, node_id))
 
 
 def read_desired_revisions(connection: Connection, node_ids: Iterable[int], chunk_size: int) -> dict[int, int]:

@@ -116,6 +116,12 @@ class Transaction:
             if count > end - first:
                 self._take(name, count)
 
+    def take_epochs(self, count: int) -> int:
+        """Takes so many epochs for one statement that changes many channels; the first of them."""
+        first, end = self._take("epoch", count)
+        self._blocks["epoch"] = (end, end)
+        return first
+
     def _next(self, name: str) -> int:
         first, end = self._blocks.get(name, (0, 0))
         if first == end:

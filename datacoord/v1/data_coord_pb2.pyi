@@ -118,12 +118,14 @@ class VchannelWatch(_message.Message):
     def __init__(self, channel_name: _Optional[str] = ..., epoch: _Optional[int] = ..., release: _Optional[bool] = ..., flush_timestamp: _Optional[int] = ...) -> None: ...
 
 class WatchDmChannelsResponse(_message.Message):
-    __slots__ = ("revision", "channels")
+    __slots__ = ("revision", "channels", "dropped_partition_ids")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_PARTITION_IDS_FIELD_NUMBER: _ClassVar[int]
     revision: int
     channels: _containers.RepeatedCompositeFieldContainer[VchannelWatch]
-    def __init__(self, revision: _Optional[int] = ..., channels: _Optional[_Iterable[_Union[VchannelWatch, _Mapping]]] = ...) -> None: ...
+    dropped_partition_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, revision: _Optional[int] = ..., channels: _Optional[_Iterable[_Union[VchannelWatch, _Mapping]]] = ..., dropped_partition_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ClaimChannelsRequest(_message.Message):
     __slots__ = ("owner_name", "channel_names", "force")

@@ -81,6 +81,21 @@ class DDNode:
         """Notes that the reader is at a timestamp: nothing at or below it may come any more."""
         self._seen = max(self._seen, timestamp)
 
+    def drop_partition(self, partition_id: int) -> bool:
+        """Throws the rows of a partition away from now on.
+
+        Returns:
+            whether that is news: the coordinator may not know it.
+
+        Raises:
+            SourceInvalidError: it is the default partition or none at all.
+        """
+        if partition_id < 1 or partition_id == self._default_partition_id:
+            raise self._invalid(f"a message that drops partition {partition_id}, which cannot be dropped")
+        lane = self._metacache.lane(partition_id)
+        was_dropped, lane.dropped = lane.dropped, True
+        return not was_dropped
+
     def operate(self, batch: MessageBatch) -> list[LaneRows]:
         """Turns a batch into rows per lane.
 

@@ -1,5 +1,7 @@
 """The flow graph of one channel: dd node, write node, tt node, fed with the events of a reader (or of a gate in front of it)."""
 
+from collections.abc import Set
+
 from datacoord.positions import Position
 from datanode_client.flowgraph.dd_node import DDNode
 from datanode_client.flowgraph.tt_node import TTNode
@@ -50,8 +52,12 @@ class FlowGraph:
             case Tick():
                 self._advance(event.position)
             case DropPartitionMessage():
+                before = self.write_buffer.consumed
+                is_news = self._dd_node.drop_partition(event.partition_id)
+                if is_news:
+                    # Pinned before it is consumed, so that no checkpoint passes the message in between.
+                    self._write_node.drop_partition(event.partition_id, before)
                 self._advance(event.position)
-                self.write_buffer.metacache.drop_partition(event.partition_id)
                 self._write_node.sync_due()
             case DropCollectionMessage():
                 self._advance(event.position)
@@ -69,6 +75,11 @@ class FlowGraph:
     def set_flush_timestamp(self, timestamp: int) -> None:
         """Sets, repeats or withdraws (0) a flush target."""
         self.write_buffer.set_flush_timestamp(timestamp)
+        self.settle()
+
+    def drop_partitions(self, partition_ids: Set[int]) -> None:
+        """Throws the rows of these partitions away from now on: the coordinator says that they are dropped. Repeat at will."""
+        self.write_buffer.metacache.drop_partitions(partition_ids)
         self.settle()
 
     def settle(self) -> None:

@@ -39,6 +39,10 @@ class WriteNode:
                 self.sync(partition_id, reason)
         self._manager.check_memory()
 
+    def drop_partition(self, partition_id: int, before: Position) -> None:
+        """Has the coordinator told that a message of the log dropped a partition; `before` was consumed before it."""
+        self._dispatcher.drop_partition(partition_id, before)
+
     def sync_due(self) -> None:
         """Cuts every lane a policy chooses."""
         for partition_id, reason in self._write_buffer.choose(self._write_buffer.lanes.values()):

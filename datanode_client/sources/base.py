@@ -49,10 +49,10 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class DropPartitionMessage:
-    """DDL of the log: rows of the partition after the position are dropped.
+    """DDL of the log: the partition is dropped, in every channel of the collection.
 
-    Known to the flow graph that reads it; the contract has no call yet that tells the coordinator. So a reader that is opened
-    after the position has to hand it out again before any row of that partition.
+    The flow graph has the coordinator drop it, and holds the checkpoint before the message until that is done. A reader that is
+    opened after the position need not hand it out again. Not for the default partition.
     """
 
     partition_id: int

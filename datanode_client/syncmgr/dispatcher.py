@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 
-from datacoord.errors import InternalError, from_status
+from datacoord.errors import ChannelDroppedError, CollectionNotFoundError, InternalError, from_status
 from datacoord.limits import SAVE_CHANNEL_LANES_MAX
 from datacoord.positions import Position
 from datacoord.v1 import common_pb2, data_coord_pb2
@@ -86,6 +86,7 @@ class ChannelDispatcher:
         self._outstanding = False
         self._dropping = False
         self._abandoned = False
+        self._untold_drops = 0
         self._jobs: set[asyncio.Task[None]] = set()
 
     @property
@@ -95,8 +96,30 @@ class ChannelDispatcher:
 
     @property
     def is_idle(self) -> bool:
-        """Whether every sync is answered."""
-        return not self._lanes and not self._outstanding
+        """Whether every sync is answered, and the coordinator knows of every dropped partition."""
+        return not self._lanes and not self._outstanding and not self._untold_drops
+
+    def drop_partition(self, partition_id: int, before: Position) -> None:
+        """Tells the coordinator that a message of the log has dropped a partition.
+
+        Until it knows, the checkpoint stays before the message: whoever replays the log from a later one would never hear of it.
+
+        Args:
+            partition_id: the partition.
+            before: the position consumed before the message.
+        """
+        self._untold_drops += 1
+        self._start(self._tell_dropped(partition_id, self._write_buffer.hold_checkpoint(before)))
+
+    async def _tell_dropped(self, partition_id: int, pin_id: int) -> None:
+        try:
+            await self._coordinator.drop_partition(self._write_buffer.collection_name, partition_id)
+        except CollectionNotFoundError as error:
+            # The whole collection is dropped. The desired state says so as well; whichever comes first ends the graph.
+            raise ChannelDroppedError(f"channel {self._write_buffer.channel_name} is dropped") from error
+        self._write_buffer.let_go(pin_id)
+        self._untold_drops -= 1
+        self._on_answer()
 
     def submit(self, task: SyncTask) -> None:
         """Takes a sync; those of one lane come in the order of their ranges."""

@@ -1,6 +1,6 @@
 """The metacache: what a flow graph knows of its channel's lanes and segments, as the coordinator answered (PROTOCOL S4)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 from datacoord.v1 import common_pb2, data_coord_pb2
@@ -56,18 +56,25 @@ class MetaCache:
             segment.segment_id: Segment(segment.segment_id, segment.partition_id, segment.state, segment.timestamp_to)
             for segment in info.growing_segments
         }
+        self._dropped: Set[int] = frozenset()
         self._growing = {one.partition_id: one.segment_id for one in self.segments.values()}
 
     def lane(self, partition_id: int) -> Lane:
         """A lane; one that was never written has progress 0."""
         lane = self._lanes.get(partition_id)
         if lane is None:
-            lane = self._lanes[partition_id] = Lane(partition_id)
+            lane = self._lanes[partition_id] = Lane(partition_id, dropped=partition_id in self._dropped)
         return lane
 
     def drop_partition(self, partition_id: int) -> None:
         """Throws the rows of a partition away from now on."""
         self.lane(partition_id).dropped = True
+
+    def drop_partitions(self, partition_ids: Set[int]) -> None:
+        """Throws the rows of all of these away from now on; what was dropped before stays so."""
+        self._dropped = partition_ids
+        for lane in self._lanes.values():
+            lane.dropped = lane.dropped or lane.partition_id in partition_ids
 
     def apply(self, results: Iterable[data_coord_pb2.LaneResult]) -> None:
         """Mirrors what the coordinator answered for lanes of a save."""

@@ -39,6 +39,7 @@ class WriteBuffer:
         rng: random.Random,
     ) -> None:
         self.channel_name: str = info.channel_name
+        self.collection_name: str = info.collection_name
         self.metacache = metacache
         self.consumed = Position.from_proto(info.checkpoint)
         self.persisted = self.consumed
@@ -103,6 +104,16 @@ class WriteBuffer:
         """Frees the pins of a sync: its range was answered APPLIED, ALREADY_APPLIED or DISCARDED, nothing else."""
         for pin_id in task.pins:
             del self._sync_pins[pin_id]
+
+    def hold_checkpoint(self, position: Position) -> int:
+        """Pins the checkpoint at a position for something that is no sync; the id of the pin, for `let_go`."""
+        pin_id = next(self._pin_ids)
+        self._sync_pins[pin_id] = position
+        return pin_id
+
+    def let_go(self, pin_id: int) -> None:
+        """Frees a pin of `hold_checkpoint`."""
+        del self._sync_pins[pin_id]
 
     def get_checkpoint(self, without: Collection[int] = frozenset()) -> Position:
         """The furthest position the checkpoint may move to.

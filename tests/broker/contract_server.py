@@ -75,6 +75,7 @@ class Session:
     slot: int
     pid: int
     desired: dict[str, data_coord_pb2.VchannelWatch] = field(default_factory=dict)
+    dropped_partition_ids: list[int] = field(default_factory=list)
     revision: int = 0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     stopping: bool = False
@@ -240,7 +241,9 @@ class ContractServer(data_coord_pb2_grpc.DataCoordServiceServicer, admin_pb2_grp
                 await _refuse(context, error)
             session.changed.clear()
             yield data_coord_pb2.WatchDmChannelsResponse(
-                revision=session.revision, channels=list(session.desired.values())
+                revision=session.revision,
+                channels=list(session.desired.values()),
+                dropped_partition_ids=session.dropped_partition_ids,
             )
             async with self._changed:
                 self._changed.notify_all()

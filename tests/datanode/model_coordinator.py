@@ -78,6 +78,8 @@ class Channel:
     binlogs: list[Registered] = field(default_factory=list)
     facts: Counter[Fact] = field(default_factory=Counter)
     log: list[Message] = field(default_factory=list)
+    log_drops: list[tuple[int, int]] = field(default_factory=list)
+    """Partitions that messages of the log drop, and where."""
     growing: dict[int, int] = field(default_factory=dict)
     consumed: int = 0
     seal_next: bool = False
@@ -91,6 +93,7 @@ class Call:
     parts: list[data_coord_pb2.ChannelBinlogs]
     updates: list[CheckpointUpdate]
     answer: asyncio.Future[object]
+    partition_id: int = 0
 
 
 class ModelCoordinator:
@@ -190,13 +193,22 @@ class ModelCoordinator:
             return self.drop(part)
         return await self._hold("drop", parts=[part])  # type: ignore[return-value]
 
+    async def drop_partition(self, collection_name: str, partition_id: int) -> None:
+        """DropPartition."""
+        assert collection_name == "collection"
+        if self.auto:
+            self.drop_lanes(partition_id)
+            return
+        await self._hold("partition", partition_id=partition_id)
+
     async def _hold(
         self,
         kind: str,
         parts: list[data_coord_pb2.ChannelBinlogs] | None = None,
         updates: list[CheckpointUpdate] | None = None,
+        partition_id: int = 0,
     ) -> object:
-        call = Call(kind, parts or [], updates or [], asyncio.get_running_loop().create_future())
+        call = Call(kind, parts or [], updates or [], asyncio.get_running_loop().create_future(), partition_id)
         self.calls.append(call)
         try:
             return await call.answer
@@ -214,6 +226,8 @@ class ModelCoordinator:
             try:
                 if call.kind == "update":
                     outcome = [self.update(one) for one in call.updates]
+                elif call.kind == "partition":
+                    self.drop_lanes(call.partition_id)
                 else:
                     rule = self.save if call.kind == "save" else self.drop
                     outcome = rule(call.parts[0])
@@ -278,6 +292,11 @@ class ModelCoordinator:
         self.channel(part.channel_name).dropped = True
         result.outcome = APPLIED
         return result
+
+    def drop_lanes(self, partition_id: int) -> None:
+        """DropPartition: of every channel. Nothing fences it: it says what the log says."""
+        for channel in self.channels.values():
+            channel.dropped_lanes.add(partition_id)
 
     def _fenced(self, name: str, epoch: int) -> Channel:
         channel = self.channel(name)
@@ -364,6 +383,9 @@ class ModelCoordinator:
         """What holds at any time: nothing doubled, nothing foreign, nothing missing below checkpoint and progress."""
         doubled = [fact for fact, count in channel.facts.items() if count != 1]
         assert not doubled, f"registered more than once: {doubled}"
+        for ts, partition in channel.log_drops:
+            known = partition in channel.dropped_lanes or channel.checkpoint.timestamp < ts
+            assert known, f"nobody will ever hear again that {partition} was dropped at {ts}"
         expected = expected_facts(channel.log, bool(self.primary_key))
         foreign = channel.facts.keys() - expected
         assert not foreign, f"never in the log: {foreign}"
@@ -381,6 +403,8 @@ class ModelCoordinator:
         inserts: list[tuple[int, str, int | None]] = []
         deletes: dict[str, int] = {}
         for one in channel.binlogs:
+            if one.partition in channel.dropped_lanes:
+                continue
             table = pq.read_table(self.root / one.path)
             if one.kind is BinlogKind.INSERT:
                 columns = (table.column(name).to_pylist() for name in ("_timestamp", "key", "value"))

@@ -66,6 +66,10 @@ class Calls:
         """Nobody calls it here."""
         raise AssertionError(part)
 
+    async def drop_partition(self, collection_name: str, partition_id: int) -> None:
+        """Nobody calls it here."""
+        raise AssertionError((collection_name, partition_id))
+
     async def drop_virtual_channel(self, part: data_coord_pb2.ChannelBinlogs) -> data_coord_pb2.ChannelResult:
         """Nobody calls it here."""
         raise AssertionError(part)

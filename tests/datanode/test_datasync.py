@@ -12,6 +12,7 @@ import pytest
 
 from datacoord.errors import (
     ChannelDroppedError,
+    CollectionNotFoundError,
     DatacoordError,
     FencedError,
     GapError,
@@ -703,21 +704,106 @@ async def test_a_reader_with_a_bug_fails_its_channel_and_no_other(tmp_path: Path
 # ---- DDL of the log ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_dropped_partition_lands_what_came_before_and_drops_what_comes_after(tmp_path: Path) -> None:
-    """R3: rows of the partition after d are dropped; rows before d are settled at once."""
+async def test_a_message_that_drops_a_partition_settles_what_came_before_and_drops_what_comes_after(
+    tmp_path: Path,
+) -> None:
+    """R3: rows of the partition after d are dropped; rows before d are settled at once; the coordinator knows."""
     world = World(tmp_path)
     service = await world.start()
     await world.publish(message(1, ("upsert", "a", 12)), message(2, ("upsert", "b")))
     world.source.publish(drop_partition(3, 12))
     await settle()
     assert [[lane.partition_id for lane in part.lanes] for part in world.coordinator.saves] == [[12]]
+    assert world.channel.dropped_lanes == {12}
     world.source.publish(message(4, ("upsert", "late", 12)), message(5, ("upsert", "c")))
     world.channel.log.append(message(5, ("upsert", "c")))
     await settle()
     await world.hand_over(service)
 
-    assert world.coordinator.read() == {"a": 1, "b": 2, "c": 5}
+    assert world.coordinator.read() == {"b": 2, "c": 5}
     assert world.resources.metrics.value(names.FILTERED_ROWS, reason="dropped_partition") == 1
+
+
+async def test_the_checkpoint_waits_until_the_coordinator_knows_of_a_dropped_partition(tmp_path: Path) -> None:
+    """Beyond the message nobody would replay it: the partition would live on, and take its late rows."""
+    world = World(tmp_path, auto=False)
+    service = await world.start()
+    world.source.publish(message(1, ("upsert", "a")), drop_partition(3, 12), tick(9))
+    world.channel.log.append(message(1, ("upsert", "a")))
+    await settle()
+    (call,) = world.coordinator.calls
+    assert (call.kind, call.partition_id) == ("partition", 12)
+    releasing = asyncio.create_task(service.drain())
+    await settle()
+    for save in [one for one in world.coordinator.calls if one.kind == "save"]:
+        world.coordinator.deliver(save)
+    await settle()
+    assert not releasing.done()
+    assert world.channel.checkpoint.timestamp == 1
+
+    world.coordinator.deliver(call)
+    assert await releasing == position(9)
+    assert world.channel.dropped_lanes == {12}
+
+
+async def test_a_graph_that_starts_after_a_drop_does_not_tell_it_again(tmp_path: Path) -> None:
+    """Its recovery info says that the coordinator knows; a replayed message is no news."""
+    world = World(tmp_path, auto=False)
+    world.channel.dropped_lanes.add(12)
+    service = await world.start()
+    world.source.publish(drop_partition(3, 12), tick(9))
+    await settle()
+
+    assert world.coordinator.calls == []
+    assert await world.hand_over(service) == position(9)
+
+
+@pytest.mark.parametrize("partition", [11, -1, 0])
+async def test_a_message_cannot_drop_what_cannot_be_dropped(tmp_path: Path, partition: int) -> None:
+    """The coordinator would refuse it for ever, and the checkpoint would stand still without a word."""
+    world = World(tmp_path)
+    await world.start()
+    world.source.publish(drop_partition(3, partition))
+    await settle()
+
+    [(_, reason, error)] = world.ends
+    assert (reason, type(error)) == (EndReason.FAILED, SourceInvalidError)
+
+
+async def test_what_the_coordinator_says_is_dropped_is_thrown_away_at_once(tmp_path: Path) -> None:
+    """Nobody reads it any more, and a lane without rows would learn it from no answer; also of partitions not seen yet."""
+    world = World(tmp_path)
+    service = await world.start()
+    await world.publish(message(1, ("upsert", "a", 12), ("upsert", "b")))
+    world.coordinator.drop_lanes(12)
+    service.drop_partitions({12, 77})
+    await settle()
+    assert [[lane.partition_id for lane in part.lanes] for part in world.coordinator.saves] == [[12]]
+    world.source.publish(message(2, ("upsert", "late", 12), ("upsert", "later", 77), ("upsert", "c")))
+    world.channel.log.append(message(2, ("upsert", "c")))
+    await settle()
+    await world.hand_over(service)
+
+    assert world.coordinator.read() == {"b": 1, "c": 2}
+    assert world.resources.metrics.value(names.FILTERED_ROWS, reason="dropped_partition") == 2
+
+
+async def test_a_drop_of_a_collection_that_is_gone_ends_the_graph_without_complaint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody dropped the collection meanwhile: nothing is left to tell, and nothing has failed."""
+    world = World(tmp_path)
+
+    async def gone(_collection_name: str, _partition_id: int) -> None:
+        raise CollectionNotFoundError("gone")
+
+    monkeypatch.setattr(world.coordinator, "drop_partition", gone)
+    await world.start()
+    world.source.publish(drop_partition(3, 12))
+    await settle()
+
+    [(_, reason, _)] = world.ends
+    assert reason is EndReason.DROPPED
 
 
 async def test_a_partition_dropped_by_command_is_discarded_and_holds_nothing_up(tmp_path: Path) -> None:

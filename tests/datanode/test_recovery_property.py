@@ -21,7 +21,7 @@ from datacoord.errors import FencedError
 from datanode_client.config import DataNodeConfig
 from datanode_client.datasync import DataSyncService, EndReason
 
-from .harness import Message, end_of_channel, settle, tick
+from .harness import Message, drop_partition, end_of_channel, settle, tick
 from .model_coordinator import expected_facts, final_state
 from .strategies import logs
 from .world import World
@@ -51,12 +51,24 @@ class Scenario:
     """Interprets random actions; everything else stands still in between."""
 
     def __init__(
-        self, root: Path, log: list[Message], config: DataNodeConfig, batch_messages: int, resend: int
+        self,
+        root: Path,
+        log: list[Message],
+        config: DataNodeConfig,
+        batch_messages: int,
+        resend: int,
+        *,
+        with_drop: bool,
     ) -> None:
         self.world = World(root, config, auto=False)
         self.world.executor.auto = False
         self.world.channel.log.extend(log)
         self.world.source.items = [one if one.rows else tick(one.ts) for one in log]
+        empty = [index for index, one in enumerate(log) if not one.rows]
+        if with_drop and empty:
+            at = empty[len(empty) // 2]
+            self.world.source.items[at] = drop_partition(log[at].ts, 12)
+            self.world.channel.log_drops.append((log[at].ts, 12))
         self.world.source.batch_messages = batch_messages
         self.world.source.resend = resend
         self.log = log
@@ -212,11 +224,13 @@ class Scenario:
         world.coordinator.check(channel)
         missing = expected_facts(self.log) - channel.facts.keys()
         assert {partition for partition, *_ in missing} <= channel.dropped_lanes
-        if not missing:
+        if not missing and not channel.dropped_lanes:
             assert world.coordinator.read() == final_state(self.log)
         assert all(isinstance(error, FencedError) for error in world.coordinator.refusals)
         assert all(reason in {EndReason.FENCED, EndReason.RELEASED} for _, reason, _ in world.ends)
         assert world.coordinator.max_outstanding <= 1
+        assert {partition for _, partition in channel.log_drops} <= channel.dropped_lanes
+        event(f"dropped by the log: {bool(channel.log_drops)}")
         event(f"refusals: {min(3, len(world.coordinator.refusals))}")
         event(f"ranges: {min(8, len(channel.binlogs) // 2)}")
 
@@ -233,14 +247,16 @@ configs = st.builds(
     joined_bytes=st.sampled_from([1, 1 << 20]),
 )
 scripts = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 11)), max_size=60)
-readers = st.tuples(st.integers(1, 4), st.sampled_from([0, 0, 3]))
+readers = st.tuples(st.integers(1, 4), st.sampled_from([0, 0, 3]), st.booleans())
 
 
-def play(log: list[Message], actions: list[tuple[str, int]], config: DataNodeConfig, reader: tuple[int, int]) -> None:
+def play(
+    log: list[Message], actions: list[tuple[str, int]], config: DataNodeConfig, reader: tuple[int, int, bool]
+) -> None:
     """Plays one script in a fresh directory and a fresh loop."""
 
     async def run(root: Path) -> None:
-        scenario = Scenario(root, log, config, batch_messages=reader[0], resend=reader[1])
+        scenario = Scenario(root, log, config, batch_messages=reader[0], resend=reader[1], with_drop=reader[2])
         with scenario.faulty_disk():
             await scenario.run(actions)
 
@@ -251,7 +267,7 @@ def play(log: list[Message], actions: list[tuple[str, int]], config: DataNodeCon
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(log=logs(), actions=scripts, config=configs, reader=readers)
 def test_whatever_happens_every_row_is_registered_exactly_once(
-    log: list[Message], actions: list[tuple[str, int]], config: DataNodeConfig, reader: tuple[int, int]
+    log: list[Message], actions: list[tuple[str, int]], config: DataNodeConfig, reader: tuple[int, int, bool]
 ) -> None:
     """The promise of the project, against everything that may happen to one channel."""
     play(log, actions, config, reader)
@@ -262,7 +278,7 @@ def test_whatever_happens_every_row_is_registered_exactly_once(
 @settings(max_examples=5000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(log=logs(), actions=scripts, config=configs, reader=readers)
 def test_whatever_happens_for_long_every_row_is_registered_exactly_once(
-    log: list[Message], actions: list[tuple[str, int]], config: DataNodeConfig, reader: tuple[int, int]
+    log: list[Message], actions: list[tuple[str, int]], config: DataNodeConfig, reader: tuple[int, int, bool]
 ) -> None:
     """The same for longer: some interleavings need many steps to come together."""
     play(log, actions, config, reader)

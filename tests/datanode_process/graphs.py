@@ -1,7 +1,7 @@
 """Graphs without rows: they record what the process does to them, and end when a test says so."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 from datacoord.errors import DatacoordError
@@ -20,6 +20,7 @@ class Graph:
         self.epoch = info.epoch
         self.consumed = info.checkpoint.timestamp + 10
         self.flush_timestamps: list[int] = []
+        self.dropped_partitions: Set[int] = frozenset()
         self.running = False
         self.closed = False
         self._on_end = on_end
@@ -31,6 +32,10 @@ class Graph:
 
     def set_flush_timestamp(self, ts: int) -> None:
         self.flush_timestamps.append(ts)
+        self._log.changed()
+
+    def drop_partitions(self, partition_ids: Set[int]) -> None:
+        self.dropped_partitions = partition_ids
         self._log.changed()
 
     async def drain(self) -> Position:

@@ -56,6 +56,24 @@ async def test_a_desired_state_that_is_not_newer_is_ignored(server: ContractServ
     assert not any(graph.closed for graph in running.log.graphs)
 
 
+async def test_dropped_partitions_reach_graphs_that_run_and_those_that_start(
+    server: ContractServer, running: Running
+) -> None:
+    """A graph that is not told goes on writing objects that nobody will read."""
+    node_id = await running.session()
+    server.assign(node_id, "c000")
+    await running.log.until(lambda: len(running.log.running()) == 1)
+    server.sessions[node_id].dropped_partition_ids += [5, 6]
+    server.assign(node_id, "c001")
+    await running.log.until(lambda: len(running.log.running()) == 2)
+    await running.log.until(lambda: running.log.of("c000").dropped_partitions == {5, 6})
+    server.sessions[node_id].dropped_partition_ids += [7]
+    server.publish(node_id)
+
+    await running.log.until(lambda: running.log.of("c001").dropped_partitions == {5, 6, 7})
+    assert running.log.of("c000").dropped_partitions == {5, 6, 7}
+
+
 async def test_a_flush_reaches_the_graph_however_often_it_is_said(server: ContractServer, running: Running) -> None:
     """A flush that is lost with one message waits until the next policy, which may be ten minutes."""
     node_id = await running.session()

@@ -102,6 +102,10 @@ class Coordinator:
         """SaveBinlogPaths."""
         return await self._call("save", part)
 
+    async def drop_partition(self, collection_name: str, partition_id: int) -> None:
+        """Nobody calls it here."""
+        raise AssertionError((collection_name, partition_id))
+
     async def drop_virtual_channel(self, part: data_coord_pb2.ChannelBinlogs) -> data_coord_pb2.ChannelResult:
         """DropVirtualChannel."""
         return await self._call("drop", part)
