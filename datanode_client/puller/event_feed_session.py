@@ -93,7 +93,7 @@ class EventFeedSession:
 
         Args:
             task_id: of the action; one that is not awaited any more is ignored.
-            metas: the regions, ordered by start.
+            metas: the regions, ordered by start; none = PD did not answer, and is asked again.
             now_ms: the time.
         """
         span = self._range_tasks.pop(task_id, None)
@@ -114,10 +114,6 @@ class EventFeedSession:
             self._retries.set(span, now_ms + LOAD_REGIONS_RETRY_MS, self._schedule_range_of(span))
         if self._queued_ranges:
             self._schedule_range(self._queued_ranges.popleft())
-
-    def load_regions_failed(self, task_id: int, now_ms: int) -> None:
-        """PD did not answer a LoadRegions: it is asked again."""
-        self.regions_loaded(task_id, (), now_ms)
 
     def handle_event(self, event: FeedEvent, now_ms: int) -> None:
         """A message came from a store.

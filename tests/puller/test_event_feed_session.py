@@ -162,6 +162,7 @@ def test_a_failed_region_waits_before_it_is_asked_for_again_and_longer_each_time
         (request,) = sent
         waits.append(feed.now_ms - failed_at)
 
+    assert feed.session.stats().errors == {RegionErrorKind.UNKNOWN: 8}
     assert waits[0] >= 25
     assert all(later >= 0.5 * earlier for earlier, later in pairwise(waits))
     assert 1000 <= waits[-1] <= 2010
