@@ -196,11 +196,6 @@ class CoordinatorClient:
 
     # ---- channels -----------------------------------------------------------------------------------------------------------
 
-    def claim_channels(
-        self, owner_name: str, channel_names: Sequence[str], *, force: bool = False
-    ) -> Sequence[data_coord_pb2.ClaimChannelResult]:
-        """Takes CLAIMED channels by name; one result per channel."""
-        request = data_coord_pb2.ClaimChannelsRequest(owner_name=owner_name, channel_names=channel_names, force=force)
     def move_channel(self, channel_name: str, node_id: int = 0) -> admin_pb2.MoveChannelResponse:
         """Moves a MANAGED channel to another datanode (0 = any other), with its last progress. It arrives a moment later.
 
@@ -214,6 +209,11 @@ class CoordinatorClient:
         response: admin_pb2.MoveChannelResponse = self._call(self._admin().MoveChannel, request)
         return response
 
+    def claim_channels(
+        self, owner_name: str, channel_names: Sequence[str], *, force: bool = False
+    ) -> Sequence[data_coord_pb2.ClaimChannelResult]:
+        """Takes CLAIMED channels by name; one result per channel."""
+        request = data_coord_pb2.ClaimChannelsRequest(owner_name=owner_name, channel_names=channel_names, force=force)
         response: data_coord_pb2.ClaimChannelsResponse = self._call(self._data_coord().ClaimChannels, request)
         return response.results
 

@@ -19,8 +19,8 @@ from coordinator.store.answers import (
 )
 from coordinator.store.api import Store
 from coordinator.store.collections_alter import CollectionChange
-from coordinator.store.listings import (
 from coordinator.store.drops import Drop
+from coordinator.store.listings import (
     CallStatistics,
     ChannelBinlogList,
     ChannelRow,
@@ -53,9 +53,9 @@ __all__ = [
     "DataNodeRow",
     "DataNodeState",
     "DesiredState",
+    "Drop",
     "Flush",
     "FlushState",
-    "Drop",
     "FlushTarget",
     "LaneAnswer",
     "LaneProgress",

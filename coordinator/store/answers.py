@@ -225,10 +225,12 @@ class DesiredState:
     Attributes:
         revision: grows with every change of it.
         channels: by number.
+        dropped_partitions: of the collections of these channels.
     """
 
     revision: int
     channels: tuple[WatchedChannel, ...]
+    dropped_partitions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,12 +239,10 @@ class LeaseRound:
 
     Attributes:
         ran: False: another process holds the job.
-        dropped_partitions: of the collections of these channels.
         ended: the sessions that were ended.
         freed_channels: how many channels lost their owner.
     """
 
-    dropped_partitions: tuple[int, ...] = ()
     ran: bool
     ended: tuple[int, ...] = ()
     freed_channels: int = 0
