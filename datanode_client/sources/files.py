@@ -24,7 +24,7 @@ class FilesReaderFactory(ABC):
     """Makes the readers of one datanode.
 
     Args:
-        uri: the directory: a URI of pyarrow.fs (`s3://bucket/prefix`, `file:///…`) or an absolute local path.
+        uri: the directory: an absolute local path, or a URI as for storage roots (`s3://bucket/prefix`, `file:///…`, `gs://…`).
         directories: the sub-directory of each channel, in their order; None = the directory itself is the one channel.
         suffixes: files of other names are not read, nor is what has a name or a directory that begins with `_` or `.`.
         until_head: end with the files that are there when reading begins; else go on with what is added.

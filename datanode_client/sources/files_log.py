@@ -181,6 +181,9 @@ class FileLog:
         """
         try:
             infos = self._filesystem.get_file_info(pafs.FileSelector(self._root, recursive=True))
+            # A bucket that does not exist is listed as an empty one.
+            if not infos and self._filesystem.get_file_info(self._root).type == pafs.FileType.NotFound:
+                raise FileNotFoundError(f"{self._root} does not exist")
         except OSError as error:
             raise unavailable("list", self._root, error) from error
         skip = len(self._root.rstrip("/")) + 1

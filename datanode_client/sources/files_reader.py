@@ -16,8 +16,9 @@ import pyarrow as pa
 import structlog
 from pyarrow import fs as pafs
 
-from datacoord.errors import SourceInvalidError, SourceLostError
+from datacoord.errors import ConfigInvalidError, SourceInvalidError, SourceLostError
 from datacoord.positions import Position
+from datacoord.s3 import open_s3
 from datanode_client.sources.base import EndOfChannel, MessageBatch, SourceEvent, Tick
 from datanode_client.sources.files_log import FileEntry, FileLog, FilePosition, log_name, unavailable
 from datanode_client.sources.files_rows import RowMaker
@@ -324,7 +325,9 @@ def open_filesystem(uri: str) -> tuple[pafs.FileSystem, str]:
         SourceUnavailableError: the store cannot be reached now.
     """
     try:
-        filesystem, root = pafs.FileSystem.from_uri(uri)
+        filesystem, root = open_s3(uri) if uri.startswith("s3://") else pafs.FileSystem.from_uri(uri)
+    except ConfigInvalidError as error:
+        raise SourceInvalidError(error.message, **error.metadata) from error
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise SourceInvalidError(
             f"{uri!r} is neither an absolute path nor a URI that pyarrow.fs understands: {error}", uri=uri
