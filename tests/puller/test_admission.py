@@ -51,11 +51,11 @@ def test_a_stores_limit_is_never_overshot_and_no_region_is_lost(
 
 
 def test_forty_tokens_per_store_by_default() -> None:
-    """TiCDC's region-scan-limit."""
+    """TiCDC's region-scan-limit; urgent ones go first and get no more."""
     router: RegionRouter[int] = RegionRouter()
     for number in range(100):
         router.add_region("store-1", number)
-        router.add_region("store-2", number)
+        router.add_region("store-2", number, ScanPriority.HIGH)
 
     handed_out = [taken[0] for taken in iter(router.take, None)]
 
@@ -65,12 +65,13 @@ def test_forty_tokens_per_store_by_default() -> None:
 
 def test_a_full_store_does_not_hold_the_others_up() -> None:
     """One slow store would delay the start of every table."""
-    router: RegionRouter[str] = RegionRouter(1)
-    for name in ("a", "b", "c"):
-        router.add_region("slow", name)
-    router.add_region("fast", "d")
+    router: RegionRouter[object] = RegionRouter(1)
+    first, second, third, other = (object() for _ in range(4))  # nothing about them says who comes first
+    for item in (first, second, third):
+        router.add_region("slow", item)
+    router.add_region("fast", other)
 
-    assert [taken[1].item for taken in iter(router.take, None)] == ["a", "d"]
+    assert [taken[1].item for taken in iter(router.take, None)] == [first, other]
 
 
 def test_a_token_goes_back_once() -> None:

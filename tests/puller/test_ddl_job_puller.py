@@ -109,7 +109,8 @@ def test_what_is_no_job_ends_the_feed(entry: RawKVEntry) -> None:
 def test_each_job_comes_out_once() -> None:
     """DONE, then SYNCED; in the list and in the table: the schema version tells."""
     core = DDLJobPullerCore(50)
-    first = core.handle(Message(100, [put(LIST_KEY, job_json(7, 30)), in_table(job_json(7, 30))]))
+    running = put(LIST_KEY, job_json(9, 40, 1))
+    first = core.handle(Message(100, [running, put(LIST_KEY, job_json(7, 30)), in_table(job_json(7, 30))]))
     again = core.handle(Message(110, [put(LIST_KEY, job_json(7, 30, JobState.SYNCED), 110)]))
     second = core.handle(Message(120, [put(LIST_KEY, job_json(8, 31), 120)]))
 
