@@ -380,6 +380,18 @@ class Store(Operations):
 
         Raises:
             InvalidFieldError: a page token that this list did not give.
+        """
+        return await self._database.read(
+            lambda connection: reads.read_datanodes(
+                connection,
+                self._database.kind,
+                job=job,
+                include_ended=include_ended,
+                page_size=page_size,
+                page_token=page_token,
+            )
+        )
+
     async def explain(
         self, *, channel_name: str = "", collection_name: str = "", findings_max: int = 100
     ) -> findings.Findings:
@@ -397,18 +409,6 @@ class Store(Operations):
                 collection_name=collection_name,
                 findings_max=findings_max,
                 now_ms=self._clock_ms() if self._clock_ms is not None else None,
-            )
-        )
-
-        """
-        return await self._database.read(
-            lambda connection: reads.read_datanodes(
-                connection,
-                self._database.kind,
-                job=job,
-                include_ended=include_ended,
-                page_size=page_size,
-                page_token=page_token,
             )
         )
 
