@@ -179,6 +179,27 @@ class Settings:
     segment_idle_size_bytes_min: int = setting(
         _POLICY.idle_size_bytes_min, "Smaller segments stay open however long they are idle.", minimum=0
     )
+    gc_enabled: bool = setting(
+        True, "Collect garbage on this replica. Off on every replica: nothing is ever deleted, and orphans stay."
+    )
+    gc_interval_seconds: float = setting(
+        3600.0, "Time from the end of a round of the garbage collector to the next.", minimum=0.1, maximum=30 * 86400
+    )
+    gc_batch_objects_max: int = setting(
+        5000, "Objects that one SQL read of the garbage collector judges.", minimum=1, maximum=100_000
+    )
+    gc_delete_objects_max: int = setting(
+        500,
+        "Objects that the garbage collector deletes before it looks again whether it is paused or has lost its lease.",
+        minimum=1,
+        maximum=100_000,
+    )
+    gc_delete_rows_max: int = setting(
+        1000,
+        "Rows of dropped segments that one transaction of the garbage collector deletes; other writers take turns with them.",
+        minimum=1,
+        maximum=100_000,
+    )
     log_level: str = setting(
         "info", "Least severe log event that is written.", choices=("debug", "info", "warning", "error")
     )

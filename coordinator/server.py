@@ -11,6 +11,8 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from coordinator.config import Settings
+from coordinator.jobs.garbage import GarbageJob
+from coordinator.jobs.garbage_sweep import GarbageSettings
 from coordinator.jobs.loop import JobLoop
 from coordinator.jobs.rounds import AssignmentRounds, LeaseRounds, SealRounds
 from coordinator.listening import bind_socket, port_in_use
@@ -131,11 +133,15 @@ class Coordinator:
         assignment = AssignmentRounds(store, metrics, reported)
         self._assignment = JobLoop("assignment", assignment, settings.assignment_job_interval_seconds, metrics)
         leases = LeaseRounds(store, self._assignment.kick)
+        collecting = garbage_settings(settings)
+        self._collector = GarbageJob(store, metrics, collecting)
+        self._garbage = JobLoop("garbage", self._collector, collecting.poll_seconds, metrics)
         self._jobs = [
             JobLoop("leases", leases, settings.lease_job_interval_seconds, metrics),
             self._assignment,
             JobLoop("sealing", SealRounds(store), settings.seal_job_interval_seconds, metrics),
             JobLoop("watch", self._hub.poll, settings.watch_poll_seconds, metrics),
+            self._garbage,
         ]
 
     def _add_services(self, server: grpc.aio.Server) -> None:
@@ -148,7 +154,12 @@ class Coordinator:
                 kick_assignment=self._assignment.kick,
             ),
             "collections": CollectionServicer(self._store, kick_assignment=self._assignment.kick),
-            "admin": AdminServicer(self._store, kick_assignment=self._assignment.kick),
+            "admin": AdminServicer(
+                self._store,
+                kick_assignment=self._assignment.kick,
+                collector=self._collector,
+                kick_garbage=self._garbage.kick,
+            ),
         }
         handlers = [self._guard.handlers(SERVICES[name], servicer) for name, servicer in servicers.items()]
         server.add_generic_rpc_handlers(handlers)
@@ -175,6 +186,7 @@ class Coordinator:
         _log.info("stopped")
 
     async def _stop_jobs(self) -> None:
+        self._collector.stop()
         await asyncio.gather(*(job.stop() for job in self._jobs))
 
     async def _ping(self) -> None:
@@ -211,6 +223,18 @@ def store_settings(settings: Settings) -> StoreSettings:
         queue_items_max=settings.write_queue_items_max,
         linger_ms=settings.group_commit_linger_ms,
         busy_timeout_ms=round(settings.database_busy_timeout_seconds * 1000),
+    )
+
+
+def garbage_settings(settings: Settings) -> GarbageSettings:
+    """What of the settings concerns the garbage collector."""
+    return GarbageSettings(
+        enabled=settings.gc_enabled,
+        interval_ms=round(settings.gc_interval_seconds * 1000),
+        batch_objects_max=settings.gc_batch_objects_max,
+        delete_objects_max=settings.gc_delete_objects_max,
+        delete_rows_max=settings.gc_delete_rows_max,
+        permit_seconds=settings.job_lease_seconds / 3,
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from coordinator.core.model import SegmentState
 from coordinator.rpc import answers, validation
 from coordinator.rpc.explanations import ExplanationsMixin
+from coordinator.rpc.garbage import Collector, GarbageControlMixin
 from coordinator.rpc.guard import Call
 from coordinator.rpc.moves import MovesMixin
 from coordinator.rpc.pending import Pending
@@ -13,17 +14,28 @@ from datacoord.errors import InvalidFieldError
 from datacoord.v1 import admin_pb2
 
 
-class AdminServicer(ExplanationsMixin, MovesMixin, Pending):
+class AdminServicer(ExplanationsMixin, GarbageControlMixin, MovesMixin, Pending):
     """The servicer.
 
     Args:
         store: the state.
         kick_assignment: called when channels may wait for the assignment job.
+        collector: the garbage collector of this replica.
+        kick_garbage: called when a round of it was asked for.
     """
 
-    def __init__(self, store: Store, *, kick_assignment: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        kick_assignment: Callable[[], None],
+        collector: Collector,
+        kick_garbage: Callable[[], None],
+    ) -> None:
         self._store = store
         self._kick_assignment = kick_assignment
+        self._collector = collector
+        self._kick_garbage = kick_garbage
 
     async def ListChannels(  # noqa: N802 - methods are called what the contract calls them
         self, request: admin_pb2.ListChannelsRequest, _call: Call

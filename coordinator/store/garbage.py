@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, TypeVar
 
 from sqlalchemy import insert, select, update
 from sqlalchemy.engine import Connection
 
+from coordinator.core.garbage import Verdict
 from coordinator.store import garbage_rows, job_leases
 from coordinator.store.calls import AloneCall
 from coordinator.store.channels import Channels
@@ -71,6 +73,34 @@ class Begun:
 
     fence: int
     start_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GcCandidate:
+    """An object of a plan.
+
+    Attributes:
+        path: below its storage root.
+        size_bytes: its size.
+        verdict: why it would go, or UNKNOWN_NAME.
+    """
+
+    path: str
+    size_bytes: int
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class GcPlan:
+    """What a round would do.
+
+    Attributes:
+        round: its figures.
+        candidates: the first objects of it.
+    """
+
+    round: admin_pb2.GcRound
+    candidates: tuple[GcCandidate, ...]
 
 
 class Permit(Enum):
@@ -247,7 +277,8 @@ class Garbage:
 
 def paused_error(status: GcStatus) -> GcPausedError:
     """Why no round begins."""
-    until = "until it is resumed" if not status.paused_until_ms else f"until {status.paused_until_ms} ms"
+    end = datetime.fromtimestamp(status.paused_until_ms / 1000, UTC)
+    until = f"until {end:%Y-%m-%d %H:%M:%S} UTC" if status.paused_until_ms else "until it is resumed"
     why = f" ({status.reason})" if status.reason else ""
     return GcPausedError(
         f"the garbage collector is paused {until}{why}; `datacoord gc resume` lets it go on",

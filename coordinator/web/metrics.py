@@ -20,6 +20,7 @@ from prometheus_client import (
     ProcessCollector,
 )
 
+from coordinator.core.garbage import Verdict
 from coordinator.store import StoreStatistics
 from datacoord.errors import Reason
 
@@ -89,6 +90,7 @@ class Metrics:
         self._define_rpc()
         self._define_writes()
         self._define_state()
+        self._define_garbage()
 
     def _define_rpc(self) -> None:
         self.rpc_requests = self._counter(
@@ -277,6 +279,57 @@ class Metrics:
         )
         self.build_info = self._gauge(
             "build_info", ("version", "python"), "Always 1; the labels say what runs.", "Replicas differ for long."
+        )
+
+    def _define_garbage(self) -> None:
+        self.gc_rounds = self._counter(
+            "gc_rounds_total",
+            ("result",),
+            "Rounds of the garbage collector on this replica: ok, or failed (something of it could not be listed, judged or "
+            "deleted, or it was stopped).",
+            "`failed` grows: `datacoord gc status` says why.",
+        )
+        for result in ("ok", "failed"):
+            self.gc_rounds.labels(result)
+        self.gc_objects_listed = self._counter(
+            "gc_objects_listed_total", (), "Objects that rounds have listed.", "It stands while rounds are counted."
+        )
+        self.gc_objects_deleted = self._counter(
+            "gc_objects_deleted_total",
+            ("reason",),
+            "Objects deleted, by the reason they could never be registered.",
+            "More than the writers' retries, crashes and drops explain: compare `datacoord gc dry-run`.",
+        )
+        for verdict in Verdict:
+            if verdict not in {Verdict.UNKNOWN_NAME, Verdict.SEGMENT_DROPPED}:
+                self.gc_objects_deleted.labels(verdict.name)
+        self.gc_bytes_deleted = self._counter("gc_bytes_deleted_total", (), "Bytes of the objects deleted.", "The same.")
+        self.gc_rows_deleted = self._counter(
+            "gc_binlog_rows_deleted_total", (), "Rows of binlogs of dropped segments that were deleted.", "The same."
+        )
+        self.gc_errors = self._counter(
+            "gc_errors_total",
+            (),
+            "Directories that could not be listed or judged, and objects that could not be deleted. Nothing is lost by it.",
+            "It grows with every round: rights, credentials or the database.",
+        )
+        self.gc_unknown_names = self._gauge(
+            "gc_unknown_names",
+            (),
+            "Names below storage roots that are none of ours, in the last round of this replica; never deleted.",
+            "It grows: somebody else writes there.",
+        )
+        self.gc_last_success = self._gauge(
+            "gc_last_success_timestamp_seconds",
+            (),
+            "When a round last came to its end without an error on this replica, in seconds since the epoch; 0 = not yet.",
+            "On no replica younger than three times `gc_interval_seconds`.",
+        )
+        self.gc_paused = self._gauge(
+            "gc_paused",
+            (),
+            "1: nothing is deleted, because an operator has paused it or a restore holds it.",
+            "1 for longer than somebody meant it.",
         )
 
     def announce(self, version: str, methods: Iterable[str], callers: Sequence[str], jobs: Iterable[str]) -> None:
