@@ -194,6 +194,21 @@ class CoordinatorClient:
         response: admin_pb2.GetFlushStateResponse = self._call(self._admin().GetFlushState, request)
         return response
 
+    def explain(self, request: admin_pb2.ExplainRequest) -> admin_pb2.ExplainResponse:
+        """Which channels are held back, by what, and what to do."""
+        response: admin_pb2.ExplainResponse = self._call(self._admin().Explain, request)
+        return response
+
+    def gc_control(self, request: admin_pb2.GcControlRequest) -> admin_pb2.GcControlResponse:
+        """Controls the garbage collector, or plans what it would do.
+
+        Raises:
+            GcPausedError: a round was asked for while it is paused, held or switched off.
+            CollectionNotFoundError: there is none of the name to plan for.
+        """
+        response: admin_pb2.GcControlResponse = self._call(self._admin().GcControl, request)
+        return response
+
     # ---- channels -----------------------------------------------------------------------------------------------------------
 
     def move_channel(self, channel_name: str, node_id: int = 0) -> admin_pb2.MoveChannelResponse:
@@ -232,11 +247,6 @@ class CoordinatorClient:
             page = self._call(method(), request)
             yield from items(page)
             if not page.next_page_token:
-    def explain(self, request: admin_pb2.ExplainRequest) -> admin_pb2.ExplainResponse:
-        """Which channels are held back, by what, and what to do."""
-        response: admin_pb2.ExplainResponse = self._call(self._admin().Explain, request)
-        return response
-
                 return
             request.page_token = page.next_page_token
 
