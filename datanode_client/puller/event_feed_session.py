@@ -63,7 +63,6 @@ class EventFeedSession:
         self.span = span
         self.start_ts = start_ts
         self.outputs: list[RegionFeedEvent] = []
-        self.stopped = False
         self.worker = RegionWorker()
         self.range_lock = RangeLock(span, start_ts)
         self._context = context
@@ -152,7 +151,7 @@ class EventFeedSession:
         self._pd_now_ms = max(self._pd_now_ms, pd_now_ms)
         for act in self._retries.due(now_ms):
             act(now_ms)
-        if now_ms >= self._next_lock_tick_ms and not self.stopped:
+        if now_ms >= self._next_lock_tick_ms:
             self._next_lock_tick_ms = now_ms + RESOLVE_LOCK_TICK_MS
             self._tick_locks(now_ms)
 
@@ -163,7 +162,6 @@ class EventFeedSession:
 
     def stop(self, now_ms: int) -> None:
         """Ends the session: its requests are deregistered, and nothing comes out any more."""
-        self.stopped = True
         self.range_lock.stop()
         for region in list(self._regions.values()):
             self._deregister(region)
@@ -304,7 +302,7 @@ class EventFeedSession:
         if action is RegionErrorAction.FATAL:
             raise fatal_error(region.region_id, error)
         if action is RegionErrorAction.RETRY_REGION:
-            delay_ms = server_backoff_ms(error.backoff_ms) if error.kind is RegionErrorKind.SERVER_IS_BUSY else 0
+            delay_ms = server_backoff_ms(error.backoff_ms)
             self._retry_later(region.span, lambda later_ms: self._claim(region.meta, later_ms), now_ms, delay_ms)
         elif action is RegionErrorAction.RETRY_RANGE:
             self._retry_later(region.span, self._schedule_range_of(region.span), now_ms)

@@ -209,6 +209,7 @@ async def test_the_output_ends_when_the_run_is_cancelled() -> None:
     await take(puller.output(), 1)
     await stop(running)
 
+    assert running.cancelled()
     assert [output async for output in puller.output()] == []
 
 
