@@ -110,9 +110,9 @@ class Settings:
         maximum=86400,
     )
     job_lease_seconds: float = setting(
-        10.0,
+        5.0,
         "Another replica takes over the background jobs when their holder has not run them for this long, by the database's "
-        "clock.",
+        "clock. On SQLite, which one coordinator serves, a new one takes them over at once.",
         minimum=0.5,
         maximum=3600,
     )

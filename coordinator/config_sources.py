@@ -81,11 +81,13 @@ def _from_file(file: Path) -> Iterator[tuple[str, object, str]]:
 
 def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, object, str]]:
     for variable in sorted(environment):
-        foreign = variable in FOREIGN_VARIABLES or variable.startswith(FOREIGN_PREFIXES)
+        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+        # Some settings begin like the variables of other programs.
+        ours = name in specs() or name.removesuffix("_file") in specs()
+        foreign = variable in FOREIGN_VARIABLES or (variable.startswith(FOREIGN_PREFIXES) and not ours)
         if foreign or not variable.startswith(ENVIRONMENT_PREFIX):
             continue
         source = f"environment {variable}"
-        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
         if name not in specs() and name.endswith("_file"):
             if variable.removesuffix("_FILE") in environment:
                 raise ConfigInvalidError(

@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -23,6 +24,7 @@ from coordinator.rpc.data_coord import DataCoordServicer
 from coordinator.rpc.guard import Guard
 from coordinator.rpc.watch import WatchHub
 from coordinator.store import Store, StoreSettings
+from coordinator.store.alone import lock_alone
 from coordinator.store.migrate import upgrade
 from coordinator.web.app import WebServer
 from coordinator.web.metrics import Metrics
@@ -99,7 +101,10 @@ class Coordinator:
         self._web = web
         self.web_address = _join(settings.web_host, web_port)
 
-        self._store = await open_store(settings)
+        alone = lock_alone_at(settings)
+        if alone is not None:
+            self._closing.callback(alone.close)
+        self._store = await open_store(settings, alone=alone is not None)
         self._closing.push_async_callback(self._store.close)
         self._hub = WatchHub(self._store, self._metrics.watch_streams)
         self._make_jobs()
@@ -196,8 +201,23 @@ class Coordinator:
         self._metrics.copy_store(self._store.statistics)
 
 
-async def open_store(settings: Settings) -> Store:
+def lock_alone_at(settings: Settings) -> IO[str] | None:
+    """Makes sure that no other coordinator serves the embedded database; see `lock_alone`.
+
+    Raises:
+        ConfigInvalidError: another one does, or `data_dir` cannot be used.
+    """
+    if settings.embedded:
+        make_data_dir(Path(settings.data_dir))
+    return lock_alone(settings.effective_database_url)
+
+
+async def open_store(settings: Settings, *, alone: bool = False) -> Store:
     """Opens the store as the settings say; the embedded database is made and migrated if need be.
+
+    Args:
+        settings: of the coordinator.
+        alone: no other process serves this database, for certain.
 
     Raises:
         ConfigInvalidError: `data_dir` cannot be used.
@@ -207,7 +227,7 @@ async def open_store(settings: Settings) -> Store:
     if settings.embedded:
         make_data_dir(Path(settings.data_dir))
         await asyncio.to_thread(upgrade, settings.effective_database_url)
-    return await Store.open(settings.effective_database_url, store_settings(settings))
+    return await Store.open(settings.effective_database_url, replace(store_settings(settings), alone=alone))
 
 
 def store_settings(settings: Settings) -> StoreSettings:

@@ -27,6 +27,7 @@ class StoreSettings:
         claim_lease_ms: a claim may be taken over when nothing is heard of the claimant for this long.
         job_lease_ms: a background job may be taken over when its holder has not run it for this long.
         job_holder: name of this process among those that run background jobs.
+        alone: no other process serves this database, for certain: leases of jobs that others held are over.
         group_items_max: items (positions, lanes) of one transaction; a call is never split.
         group_bytes_max: bytes of the calls of one transaction, about.
         queue_items_max: items that may wait; beyond it calls are refused with OVERLOADED.
@@ -38,8 +39,9 @@ class StoreSettings:
     seal_policy: SealPolicy = field(default_factory=SealPolicy)
     datanode_lease_ms: int = 15_000
     claim_lease_ms: int = 60_000
-    job_lease_ms: int = 10_000
+    job_lease_ms: int = 5_000
     job_holder: str = field(default_factory=_holder)
+    alone: bool = False
     group_items_max: int = 4096
     group_bytes_max: int = 16 * 1024 * 1024
     queue_items_max: int = 65_536

@@ -3,10 +3,26 @@
 So a process that lost the lease cannot write for the job any more (fencing), whatever it believes.
 """
 
+from dataclasses import dataclass
+
 from sqlalchemy import select, update
 
 from coordinator.store.tables import job_leases
 from coordinator.store.transaction import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A round of a job that this process may run.
+
+    Attributes:
+        last_round_ms: when the job ran last, by the database's clock, as far as its lease tells; 0 = never.
+        stood_still: True: the job was left alone for longer than its lease, or by a process that is no more. While a job stands
+            still nobody may have served either.
+    """
+
+    last_round_ms: int
+    stood_still: bool
 
 
 def take(transaction: Transaction, name: str) -> bool:
@@ -15,19 +31,33 @@ def take(transaction: Transaction, name: str) -> bool:
     Returns:
         False: another process holds it and its lease lives: leave the job to it.
     """
-    holder = transaction.settings.job_holder
-    until = transaction.now_ms + transaction.settings.job_lease_ms
+    return take_turn(transaction, name) is not None
+
+
+def take_turn(transaction: Transaction, name: str) -> Turn | None:
+    """Takes or renews a job's lease for this process, and says what was before; None = leave the job to another process.
+
+    Where no other process can serve the database (`StoreSettings.alone`), every other holder is dead, whatever its lease says.
+    """
+    settings, now_ms = transaction.settings, transaction.now_ms
+    holder = settings.job_holder
+    until = now_ms + settings.job_lease_ms
     first = {"name": name, "holder": holder, "fence": 1, "lease_until_ms": until}
     if transaction.connection.execute(transaction.kind.insert_or_ignore(job_leases).values(first)).rowcount == 1:
-        return True
+        return Turn(0, stood_still=False)
     statement = select(job_leases).where(job_leases.c.name == name).with_for_update(key_share=True)
     lease = transaction.connection.execute(statement).one()
-    if lease.holder != holder and lease.lease_until_ms > transaction.now_ms:
-        return False
-    fence = lease.fence if lease.holder == holder else lease.fence + 1
+    is_ours = lease.holder == holder
+    if not is_ours and not settings.alone and lease.lease_until_ms > now_ms:
+        return None
     transaction.connection.execute(
         update(job_leases)
         .where(job_leases.c.name == name)
-        .values(holder=holder, fence=fence, lease_until_ms=max(until, lease.lease_until_ms))
+        .values(
+            holder=holder,
+            fence=lease.fence if is_ours else lease.fence + 1,
+            lease_until_ms=max(until, lease.lease_until_ms),
+        )
     )
-    return True
+    stood_still = not is_ours or lease.lease_until_ms < now_ms
+    return Turn(min(now_ms, lease.lease_until_ms - settings.job_lease_ms), stood_still)

@@ -243,8 +243,11 @@ def lease_call() -> AloneCall[LeaseRound]:
 
 
 def _end_expired(transaction: Transaction, channels: Channels) -> LeaseRound:
-    if not job_leases.take(transaction, "lease"):
+    turn = job_leases.take_turn(transaction, "lease")
+    if turn is None:
         return LeaseRound(ran=False)
+    if turn.stood_still:
+        _give_back(transaction, turn.last_round_ms)
     expired = (datanodes.c.state != SESSION_ENDED, owners.c.lease_until_ms < transaction.now_ms)
     candidates = transaction.connection.execute(
         select(datanodes.c.node_id)
@@ -270,3 +273,28 @@ def _end_expired(transaction: Transaction, channels: Channels) -> LeaseRound:
     if ended:
         transaction.record("LeaseJob", "job", channels=len(changes), items=len(ended), changes=changes)
     return LeaseRound(True, tuple(ended), len(changes))
+
+
+def _give_back(transaction: Transaction, last_round_ms: int) -> None:
+    """Gives sessions that lived when the job ran last the time back in which it stood still, up to a whole lease.
+
+    Nobody may have taken their heartbeats meanwhile (every coordinator was down, the database was away): without this the first
+    round would end all of them, and every channel would be read again from its checkpoint. Leases decide when a channel moves,
+    never whether a write is safe, so the price is only that a datanode that died in that time is missed later.
+    """
+    lease_end_ms = transaction.now_ms + transaction.settings.datanode_lease_ms
+    statement = (
+        select(owners.c.owner_id, owners.c.lease_until_ms)
+        .join(datanodes, datanodes.c.node_id == owners.c.owner_id)
+        .where(
+            datanodes.c.state != SESSION_ENDED,
+            owners.c.lease_until_ms >= last_round_ms,
+            owners.c.lease_until_ms < lease_end_ms,
+        )
+        .order_by(owners.c.owner_id)
+        .with_for_update(key_share=True, of=owners)
+    )
+    stood_still_ms = transaction.now_ms - last_round_ms
+    for owner_id, lease_until_ms in transaction.connection.execute(statement).all():
+        until = min(lease_until_ms + stood_still_ms, lease_end_ms)
+        transaction.connection.execute(update(owners).where(owners.c.owner_id == owner_id).values(lease_until_ms=until))

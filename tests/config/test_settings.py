@@ -107,6 +107,15 @@ def test_a_value_of_the_wrong_kind_is_refused(tmp_path: Path, line: str) -> None
         load(file=file)
 
 
+@pytest.mark.parametrize("name", specs())
+def test_every_setting_can_be_given_by_its_variable(name: str) -> None:
+    """`datanode_lease_seconds` was taken for a variable of the datanode, and ignored without a word."""
+    value = getattr(Settings(), name)
+    loaded = load(environment={f"DATACOORD_{name.upper()}": str(value)})
+    assert loaded.sources[name] == f"environment DATACOORD_{name.upper()}"
+    assert getattr(loaded.settings, name) == value
+
+
 def test_variables_of_other_programs_are_left_alone() -> None:
     """The demo, datanodes and clients share the environment with a coordinator."""
     environment = {"DATACOORD_ADDRESS": "x", "DATACOORD_FAILPOINT_DIR": "y", "DATACOORD_DATANODE_X": "z", "OTHER": "1"}
