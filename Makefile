@@ -54,8 +54,9 @@ proto-check: setup ## Lint the contract and check that its stubs are fresh
 	@$(BIN)/buf lint .cache/contract.binpb --config proto/buf.yaml
 	@$(BIN)/python tools/generate_stubs.py --check
 
-docs: setup ## Write the reference pages of settings and metrics from the code
+docs: setup ## Write the reference pages and the dashboards from the code
 	@$(BIN)/python tools/generate_reference.py
+	@$(BIN)/python tools/generate_dashboards.py
 
 bench: setup ## Run a benchmark: NAME=one of benchmarks/*.py [ARGS="…"]; prints a table and, last, one JSON object
 	@if [ -n "$$NAME" ] && [ -f "benchmarks/$$NAME.py" ]; then exec $(BIN)/python -m "benchmarks.$$NAME" $(ARGS); fi; \
