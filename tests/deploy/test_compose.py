@@ -1,0 +1,180 @@
+"""The compose file against its specification and the code: commands parse, settings exist, files are there, nobody is root."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from coordinator.config import Settings, specs
+from coordinator.config_sources import load
+from datacoord.cli import main
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+COMPOSE = ROOT / "docker-compose.yml"
+FILE: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())
+SERVICES: dict[str, dict[str, Any]] = FILE["services"]
+OURS = {name: service for name, service in SERVICES.items() if service["image"].startswith("datacoord/")}
+NON_ROOT_IMAGES = ("datacoord/", "prom/prometheus:", "grafana/grafana:")
+"""Images whose own user is not root."""
+PREPARES_A_VOLUME = "objectstore-volume"
+
+
+def datacoord_arguments(service: dict[str, Any]) -> list[str] | None:
+    """Arguments of the `datacoord` command a service runs; None = it runs another program."""
+    command = list(service.get("command", []))
+    if service.get("entrypoint") is not None:
+        return None
+    if service["image"] == "datacoord/coordinator":
+        return command
+    return command[1:] if command[:1] == ["datacoord"] else None
+
+
+def test_the_file_follows_the_specification_of_compose() -> None:
+    """A misspelt key is ignored, or stops the deployment, on somebody else's machine."""
+    checker = Path(sys.executable).with_name("check-jsonschema")
+    done = subprocess.run(
+        [checker, "--builtin-schema", "vendor.compose-spec", COMPOSE], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", [name for name, service in OURS.items() if datacoord_arguments(service) is not None])
+def test_every_command_of_ours_is_one_that_the_program_takes(name: str) -> None:
+    """A container that ends at once because an option was renamed."""
+    arguments = datacoord_arguments(SERVICES[name])
+    assert arguments
+    group: click.Command = main
+    context = click.Context(main)
+    while isinstance(group, click.Group):
+        found = group.get_command(context, arguments[0])
+        assert found is not None, arguments
+        group, arguments = found, arguments[1:]
+        context = click.Context(group, parent=context)
+    group.make_context(name, list(arguments), parent=context.parent, resilient_parsing=False)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_variable_of_ours_is_a_setting(name: str) -> None:
+    """A variable that nobody reads looks like a setting that does not work."""
+    known = {f"DATACOORD_{setting.upper()}" for setting in specs()}
+    for variable in SERVICES[name].get("environment", {}):
+        if variable.startswith("DATACOORD_"):
+            assert variable.removesuffix("_FILE") in known
+
+
+def test_the_coordinators_would_start_with_these_settings(tmp_path: Path) -> None:
+    """Settings that are each right and together refused."""
+    environment = dict(SERVICES["coordinator"]["environment"])
+    secret = tmp_path / "database_url"
+    secret.write_text("postgresql+psycopg://datacoord:x@postgres:5432/datacoord\n")
+    environment["DATACOORD_DATABASE_URL_FILE"] = str(secret)
+    environment |= {"DATACOORD_GRPC_HOST": "0.0.0.0", "DATACOORD_WEB_HOST": "0.0.0.0"}  # of the image
+    settings = load(environment=environment).settings
+    assert not settings.embedded
+    assert settings.effective_storage_root.startswith("s3://")
+
+
+def test_ports_are_those_that_the_code_listens_on_and_none_is_open_to_others() -> None:
+    """A port that moved, or one that the whole network can reach without a login."""
+    settings = Settings()
+    published = [port.split(":") for service in SERVICES.values() for port in service.get("ports", [])]
+    assert {host for host, _, _ in published} == {"127.0.0.1"}
+    inside = {int(port) for port in (published_port[2] for published_port in published)}
+    assert settings.grpc_port in inside
+    assert settings.web_port not in inside, "the metrics port is published"
+    prometheus = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
+    discovery = prometheus["scrape_configs"][0]["dns_sd_configs"][0]
+    assert (discovery["names"], discovery["port"]) == (["coordinator"], settings.web_port)
+    land = SERVICES["land"]["command"]
+    assert f"--address=coordinator:{settings.grpc_port}" in land
+    exposed = re.search(r"(?m)^EXPOSE (.+)$", (ROOT / "Dockerfile").read_text())
+    assert exposed is not None
+    assert {settings.grpc_port, settings.web_port} <= set(map(int, exposed.group(1).split()))
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_service_can_do_more_than_it_must(name: str) -> None:
+    """What runs as root, or may write to its own program, is a way in."""
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert re.search(r":.*\d", service["image"]) or service["image"].startswith("datacoord/"), "not pinned"
+    if name == PREPARES_A_VOLUME:
+        assert service["cap_add"] == ["CHOWN"]
+        assert service["network_mode"] == "none"
+    else:
+        assert "cap_add" not in service
+        user = str(service.get("user", ""))
+        assert (user and not user.startswith(("0", "root"))) or service["image"].startswith(NON_ROOT_IMAGES)
+    for variable, value in service.get("environment", {}).items():
+        assert not re.search(r"(?i)password|secret|token", variable) or variable.endswith(("FILE", "_PATH")), value
+
+
+def test_images_of_ours_do_not_run_as_root() -> None:
+    """The compose file relies on it."""
+    stages = re.split(r"(?m)^FROM ", (ROOT / "Dockerfile").read_text())
+    final = {stage.splitlines()[0].rpartition(" ")[2]: stage for stage in stages if re.search(r"(?m)^CMD ", stage)}
+    assert set(final) == {"coordinator", "spark"}
+    for stage in final.values():
+        users = re.findall(r"(?m)^USER (.+)$", stage)
+        assert users
+        assert users[-1] == "10001:10001"
+
+
+def test_everything_starts_after_what_it_needs_is_healthy() -> None:
+    """A coordinator that starts before its tables, a job that starts before its workers."""
+    for name, service in SERVICES.items():
+        for needed, how in service.get("depends_on", {}).items():
+            assert needed in SERVICES
+            once = SERVICES[needed].get("restart") == "no"
+            assert how["condition"] == ("service_completed_successfully" if once else "service_healthy"), name
+            assert once or "healthcheck" in SERVICES[needed]
+    assert set(SERVICES["coordinator"]["depends_on"]) == {"migrate", "bucket"}
+    assert SERVICES["coordinator"]["scale"] == 2
+
+
+def test_every_file_that_is_mounted_is_there() -> None:
+    """Docker makes a directory where a file is missing, and the program inside says something else."""
+    for config in FILE["configs"].values():
+        assert (ROOT / config["file"]).is_file()
+    for service in SERVICES.values():
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            assert source in FILE["volumes"] or (ROOT / source).is_dir(), source
+    provider = yaml.safe_load((ROOT / "deploy/grafana/provisioning/dashboards/datacoord.yml").read_text())
+    grafana = " ".join(SERVICES["grafana"]["volumes"])
+    assert provider["providers"][0]["options"]["path"] in grafana
+    home = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert (ROOT / "deploy/grafana/dashboards" / Path(home).name).is_file()
+
+
+def test_the_secrets_are_made_by_one_command_and_never_anew(tmp_path: Path) -> None:
+    """A second run that made a new password would lock the service out of its own database."""
+    deploy = tmp_path / "deploy"
+    deploy.mkdir()
+    script = deploy / "make-secrets.sh"
+    script.write_bytes((ROOT / "deploy" / "make-secrets.sh").read_bytes())
+    subprocess.run(["sh", script], check=True, capture_output=True)
+    made = {path.name: path.read_text() for path in (deploy / "secrets").iterdir()}
+    assert set(made) == {Path(secret["file"]).name for secret in FILE["secrets"].values()}
+    assert (deploy / "secrets").stat().st_mode & 0o077 == 0
+    subprocess.run(["sh", script], check=True, capture_output=True)
+    assert {path.name: path.read_text() for path in (deploy / "secrets").iterdir()} == made
+    assert made["postgres_password"].strip() in made["database_url"]
+    assert made["s3_password"].strip() in made["s3_credentials"]
+    assert len(made["postgres_password"].strip()) == 48
+
+
+def test_the_build_sees_everything_it_copies_and_no_secret() -> None:
+    """An image that holds the passwords of the machine it was built on."""
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert ignored[1] == "*", "everything is left out unless it is named"
+    named = [line.removeprefix("!") for line in ignored if line.startswith("!")]
+    assert all((ROOT / path).exists() for path in named)
+    assert not any("deploy" in path or "secret" in path or ".git" in path for path in named)
