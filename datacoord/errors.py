@@ -46,6 +46,7 @@ class Reason(StrEnum):
     CONFIG_INVALID = "CONFIG_INVALID"
     DATABASE_TOO_NEW = "DATABASE_TOO_NEW"
     DATABASE_NOT_MIGRATED = "DATABASE_NOT_MIGRATED"
+    DATABASE_IN_USE = "DATABASE_IN_USE"
     PORT_IN_USE = "PORT_IN_USE"
     SOURCE_INVALID = "SOURCE_INVALID"
     SOURCE_LOST = "SOURCE_LOST"
@@ -261,6 +262,12 @@ class DatabaseNotMigratedError(DatacoordError):
     """The database has no or an older schema: run `datacoord migrate`."""
 
     reason = Reason.DATABASE_NOT_MIGRATED
+
+
+class DatabaseInUseError(DatacoordError):
+    """A coordinator seems to run on the database: stop it first."""
+
+    reason = Reason.DATABASE_IN_USE
 
 
 class PortInUseError(DatacoordError, OSError):

@@ -182,7 +182,8 @@ def _compare_positions(channel: StoredChannel, past: _Past) -> list[Finding]:
         )
     for lane, end in past.progress.items():
         progress = channel.progress(lane)
-        if progress != end:
+        # The lanes of a dropped channel go.
+        if progress != end and (progress or channel.state is ChannelState.ACTIVE):
             kind = Kind.PROGRESS_BACK if progress < end else Kind.HISTORY_INCOMPLETE
             detail = f"its progress is {progress}, the history ends at {end}"
             found.append(channel.finding(kind, f"partition {lane}", detail, lane))

@@ -165,7 +165,8 @@ def _check_ranges(channel: StoredChannel) -> Iterator[Finding]:
     for partition_id, binlogs in by_lane.items():
         yield from _check_lane(channel, partition_id, binlogs)
     for partition_id, end in ends.items():
-        if end > channel.progress(partition_id):
+        # The lanes of a dropped channel go.
+        if channel.state is ChannelState.ACTIVE and end > channel.progress(partition_id):
             detail = f"its progress is {channel.progress(partition_id)}, but a segment ends at {end}"
             yield channel.finding(Kind.PROGRESS_BACK, f"partition {partition_id}", detail, partition_id)
 

@@ -110,6 +110,10 @@ class DatabaseKind(abc.ABC):
         """Whether the database does not exist at all, as far as that can be told without creating it."""
 
     @abc.abstractmethod
+    def used_by(self) -> str:
+        """What of Datacoord is connected to the database now, in words; empty = nothing, as far as this process may see."""
+
+    @abc.abstractmethod
     def make_place(self) -> None:
         """Creates what a new database needs to be created in."""
 
@@ -212,6 +216,21 @@ class Sqlite(DatabaseKind):
     def is_missing(self) -> bool:
         """See the base class."""
         return not Path(self.path).exists()
+
+    def used_by(self) -> str:
+        """See the base class. A connection in WAL mode holds the file as long as it is open; alone, one may have it exclusively."""
+        connection = sqlite3.connect(self.path, timeout=0, isolation_level=None)
+        try:
+            connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            return "another connection has the file open"
+        finally:
+            connection.close()
+        return ""
 
     def make_place(self) -> None:
         """See the base class."""
@@ -380,6 +399,20 @@ class Postgresql(DatabaseKind):
     def is_missing(self) -> bool:
         """See the base class. Connecting tells."""
         return False
+
+    def used_by(self) -> str:
+        """See the base class. Sessions are found by the names that `_engine` gives them, unless the URL gives another."""
+        ours = text(
+            "SELECT DISTINCT application_name FROM pg_stat_activity WHERE datname = current_database() "
+            "AND pid <> pg_backend_pid() AND application_name LIKE 'datacoord-%' ORDER BY application_name"
+        )
+        engine = self._engine("look", 1000, isolation_level="READ COMMITTED")
+        try:
+            with engine.connect() as connection:
+                names = connection.execute(ours).scalars().all()
+        finally:
+            engine.dispose()
+        return f"sessions are open: {', '.join(names)}" if names else ""
 
     def make_place(self) -> None:
         """See the base class. Databases are made by their administrators."""

@@ -72,8 +72,22 @@ class PostgresServer:
         return {**kept, "HOME": str(self._directory), "LC_ALL": "C", "LD_LIBRARY_PATH": str(self._libraries)}
 
     def _run(self, program: str, *arguments: str) -> None:
+        self.run(program, *arguments)
+
+    def run(self, program: str, *arguments: str, given: str = "") -> str:
+        """Runs one of PostgreSQL's programs to its end, as the user the server runs as.
+
+        Args:
+            program: its name.
+            arguments: of it.
+            given: what it reads from standard input.
+
+        Returns:
+            what it wrote to standard output.
+        """
         done = subprocess.run(
             [str(self._install / "bin" / program), *arguments],
+            input=given,
             capture_output=True,
             text=True,
             cwd=self._directory,
@@ -84,6 +98,7 @@ class PostgresServer:
         )
         if done.returncode != 0:
             raise RuntimeError(f"{program} failed: {done.stderr.strip()}")
+        return done.stdout
 
     def start(self) -> None:
         """Starts the server and waits until it takes connections."""

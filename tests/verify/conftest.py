@@ -1,7 +1,7 @@
 """Stages on each kind of database."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -29,8 +29,6 @@ def golden(templates: Templates, tmp_path_factory: pytest.TempPathFactory) -> Go
 
 
 @pytest.fixture
-def copy(golden: Golden, databases: Databases, tmp_path: Path) -> Iterator[Copy]:  # noqa: F811
+def copy(golden: Golden, databases: Databases, tmp_path: Path) -> Copy:  # noqa: F811
     """That stage again, for one test to spoil."""
-    copied = golden.copy(databases.migrated(), tmp_path)
-    yield copied
-    copied.close()
+    return golden.copy(databases.migrated(), tmp_path)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from sqlalchemy import create_engine, select, text
+from sqlalchemy import NullPool, create_engine, select, text
 from store.support import CALLER, Clock, ScriptedFaults, World, position
 
 from coordinator.core.model import BinlogFacts, ChannelMode, LaneSave, Save
@@ -33,11 +33,7 @@ class Place:
         self.url = url
         self.objects = directory / "objects"
         self._log_ids = iter(range(1, 1_000_000))
-        self._engine = create_engine(url)
-
-    def close(self) -> None:
-        """Closes what it has opened itself."""
-        self._engine.dispose()
+        self._engine = create_engine(url, poolclass=NullPool)
 
     def path(
         self,
@@ -52,9 +48,11 @@ class Place:
         """The path of an object as no other."""
         return BinlogPath(kind, channel_id, partition_id, epoch, start, end, 0, next(self._log_ids))
 
-    def create(self, collection: Collection, path: BinlogPath, rows_from: int = 0) -> int:
-        """Writes an object with a row per timestamp; its size."""
-        timestamps = list(range(rows_from or path.timestamp_from + 1, path.timestamp_to + 1))
+    def create(
+        self, collection: Collection, path: BinlogPath, rows_from: int = 0, timestamps: Sequence[int] = ()
+    ) -> int:
+        """Writes an object with a row per timestamp (of its range, unless others are named); its size."""
+        timestamps = timestamps or list(range(rows_from or path.timestamp_from + 1, path.timestamp_to + 1))
         file = Path(collection.storage_root) / str(path)
         file.parent.mkdir(parents=True, exist_ok=True)
         names = ("channel_id", "partition_id", "epoch", "timestamp_from", "timestamp_to", "field_id", "log_id")
@@ -204,7 +202,6 @@ class Golden:
                 table.name: [dict(row) for row in connection.execute(select(table)).mappings()]
                 for table in metadata.sorted_tables
             }
-        stage.close()
         return cls(stage, rows)
 
     def copy(self, url: str, directory: Path) -> Copy:
