@@ -46,20 +46,18 @@ class Simulation:
         self.resolved: list[int] = [self.start_ts]
         self.actions: list[Action] = []
         self.old_events: list[FeedEvent] = []
-        self.sessions: list[EventFeedSession] = []
-        for span in SPANS:
-            session = self.core.session(self.core.subscribe(span, self.start_ts, 0))
-            assert session is not None
-            self.sessions.append(session)
+        self.sessions = [self.subscribe(span) for span in SPANS]
+        self.ended: list[EventFeedSession] = []
 
     def run(self) -> None:
         """Faults, then quiet until the present is reached."""
         work = [self.begin, *[self.cluster.step_transaction] * 4, self.cluster.step_scans, self.wait]
         work += [self.deliver, self.deliver, self.act, self.act]
         faults = [self.cluster.split, self.cluster.merge, self.cluster.transfer_leader, self.break_stream]
-        faults += [self.store_down, self.store_up, self.replay]
+        faults += [self.store_down, self.store_up, self.replay, self.begin_again]
+        fault_share = self.rng.choice([0.01, 0.06])  # where much goes wrong, regions hardly ever come to live rows
         for _ in range(STEPS):
-            self.step(self.rng.choice(faults if self.rng.random() < 0.06 else work))
+            self.step(self.rng.choice(faults if self.rng.random() < fault_share else work))
         for store_id in list(self.cluster.down):
             self.cluster.down.discard(store_id)
         target = self.cluster.tso()
@@ -81,6 +79,11 @@ class Simulation:
         self.check_core()
 
     # ── the world ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def subscribe(self, span: Span) -> EventFeedSession:
+        session = self.core.session(self.core.subscribe(span, self.resolved[-1], self.cluster.now_ms))
+        assert session is not None
+        return session
 
     def begin(self) -> None:
         if len(self.cluster.transactions) < 4:
@@ -131,6 +134,15 @@ class Simulation:
             if self.rng.random() < 0.8:
                 self.cluster.resolve_locks(action.region_id, action.max_ts)
             self.core.locks_resolved(action.region_id, now_ms)
+
+    def begin_again(self) -> None:
+        """Now and then a channel is closed and opened again: the same client feeds its span anew, from what was announced."""
+        if self.rng.random() < 0.75:
+            return
+        index = self.rng.randrange(len(SPANS))
+        self.ended.append(self.sessions[index])
+        self.core.unsubscribe(self.sessions[index].subscription_id, self.cluster.now_ms)
+        self.sessions[index] = self.subscribe(SPANS[index])
 
     def break_stream(self) -> None:
         self.fail_store(self.rng.choice(STORES))
@@ -232,19 +244,20 @@ def test_thousands_of_seeds_find_the_rare_orders(first_seed: int) -> None:
 def test_the_simulation_reaches_what_it_is_there_for() -> None:
     """A simulation in which nothing happens proves nothing."""
     errors: set[str] = set()
-    changes = stale = outside = lost = spilled = 0
+    changes = stale = outside = lost = spilled = ended = 0
     for seed in range(100, 120):
         simulation = check(seed)
         changes += sum(len(message.entries) for message in simulation.messages)
         lost += len(simulation.cluster.lost_prewrites)
-        for session in simulation.sessions:
+        for session in [*simulation.sessions, *simulation.ended]:
             errors |= {kind.value for kind in session.stats().errors}
             stale += session.worker.stats.stale_messages
             outside += session.worker.stats.outside_rows
         spilled += simulation.sorter._memory_limit_bytes == 0
+        ended += len(simulation.ended)
 
     assert changes > 200
-    assert min(stale, outside, lost, spilled) > 0
+    assert min(stale, outside, lost, spilled, ended) > 0
     assert errors >= {
         "not_leader", "region_not_found", "epoch_not_match", "server_is_busy", "congested", "unknown",
         "get_store_failed", "store_stream", "prewrite_not_match", "rpc_ctx_unavailable",
