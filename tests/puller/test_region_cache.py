@@ -80,10 +80,10 @@ def test_a_failure_of_a_store_that_leads_no_more_changes_nothing() -> None:
     """The news is old: the leader was corrected in the meantime."""
     cache, ver_id = RegionCache(), RegionVerID(1, 1, 1)
     cache.insert([region(1, Span(b"a", b"b"))])
-    cache.update_leader(ver_id, 2)
+    cache.update_leader(ver_id, 3)
     cache.on_send_fail(ver_id, 1)
     cache.invalidate(RegionVerID(1, 1, 9))
 
     found = cache.get_rpc_context(ver_id)
     assert found is not None
-    assert found.store_id == 2
+    assert found.store_id == 3
