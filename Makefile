@@ -5,7 +5,7 @@ TYPED := datacoord coordinator datanode_client tools tests examples benchmarks
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test test-long lint format types imports proto proto-check docs bench lock clean
+.PHONY: help setup demo test test-long lint format types imports proto proto-check docs fixture bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ proto-check: setup ## Lint the contract and check that its stubs are fresh
 docs: setup ## Write the reference pages and the dashboards from the code
 	@$(BIN)/python tools/generate_reference.py
 	@$(BIN)/python tools/generate_dashboards.py
+
+fixture: setup ## Write a database of the newest schema revision with data in it, for tests of later upgrades
+	@$(BIN)/python tools/revision_fixture.py
 
 bench: setup ## Run a benchmark: NAME=one of benchmarks/*.py [ARGS="…"]; prints a table and, last, one JSON object
 	@if [ -n "$$NAME" ] && [ -f "benchmarks/$$NAME.py" ]; then exec $(BIN)/python -m "benchmarks.$$NAME" $(ARGS); fi; \

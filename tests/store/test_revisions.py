@@ -1,0 +1,141 @@
+"""A database of each earlier revision, with data in it, as it was then: it upgrades, and everything in it goes on."""
+
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import CheckConstraint, MetaData, create_engine, inspect, select
+
+from coordinator.core.model import Outcome
+from coordinator.store import ChannelRelease, migrate
+from coordinator.store.tables import metadata
+from datacoord.errors import Reason
+
+from .databases import KINDS, Databases
+from .revisions import DIRECTORY, load, path_of
+from .support import CALLER, Clock, ScriptedFaults, World, lane, reason_of
+
+Rows = dict[str, set[tuple[tuple[str, Any], ...]]]
+
+
+def rows_of(url: str, columns: dict[str, list[str]] | None = None) -> Rows:
+    """Everything in a database of any revision, by table; of named columns only, where they are named."""
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        reflected = MetaData()
+        reflected.reflect(connection)
+        found: Rows = {}
+        for table in reflected.sorted_tables:
+            if table.name == "alembic_version" or (columns is not None and table.name not in columns):
+                continue
+            names = columns[table.name] if columns is not None else sorted(table.c.keys())
+            statement = select(*(table.c[name] for name in names))
+            rows = connection.execute(statement).all()
+            found[table.name] = {tuple(zip(names, map(_plain, row), strict=True)) for row in rows}
+    engine.dispose()
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return bytes(value) if isinstance(value, memoryview) else value
+
+
+def columns_of(url: str) -> dict[str, list[str]]:
+    """Columns by table."""
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        inspector = inspect(connection)
+        names = [name for name in inspector.get_table_names() if name != "alembic_version"]
+        found = {name: sorted(column["name"] for column in inspector.get_columns(name)) for name in names}
+    engine.dispose()
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_revision_has_its_database(kind: str) -> None:
+    """A revision without one can never be upgraded in a test again: its code is gone."""
+    missing = [r for r in migrate.known_revisions() if not path_of(r, kind).exists()]
+    assert not missing, "run `make fixture` and commit what it writes"
+    known = {path_of(revision, kind) for revision in migrate.known_revisions()}
+    assert set(DIRECTORY.glob(f"*.{kind}.sql")) <= known, "the database of a revision that does not exist"
+
+
+@pytest.mark.parametrize("revision", migrate.known_revisions())
+async def test_a_database_of_every_revision_upgrades_with_what_is_in_it(databases: Databases, revision: str) -> None:
+    """The user's data is the only data that counts, and it was written by an older version."""
+    url = databases.empty()
+    load(path_of(revision, databases.kind), url)
+    assert migrate.current_revision(url) == revision
+    before, columns = rows_of(url), columns_of(url)
+    for name in (
+        "collections",
+        "channel_state",
+        "lanes",
+        "segments",
+        "binlogs",
+        "owners",
+        "datanodes",
+        "flushes",
+        "events",
+    ):
+        assert before[name], f"{name} is empty: this shows little"
+
+    assert migrate.upgrade(url) == revision
+
+    after = columns_of(url)
+    kept = {
+        table: [name for name in names if name in after[table]] for table, names in columns.items() if table in after
+    }
+    expected = {table: {tuple((n, v) for n, v in row if n in kept[table]) for row in before[table]} for table in kept}
+    assert rows_of(url, kept) == expected
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+        inspector = inspect(connection)
+        for table in metadata.sorted_tables:
+            stored = {check["name"] for check in inspector.get_check_constraints(table.name)}
+            assert stored == {c.name for c in table.constraints if isinstance(c, CheckConstraint)}
+    engine.dispose()
+    await goes_on(url)
+
+
+async def goes_on(url: str) -> None:
+    """Every kind of write continues where the old version stopped."""
+    world = await World(url, Clock(now_ms=2_000_000), ScriptedFaults()).open()
+    try:
+        world.collection = await world.store.describe_collection("claimed")
+        (channel, *_), epochs = world.channels, {name: await world.epoch(name) for name in world.channels}
+        assert await world.registered(channel) == {world.default: [(1, 7)]}
+        answer = await world.save(channel, lane(world.default, 0, 7), checkpoint=7)
+        assert answer.outcome is Outcome.ALREADY_APPLIED
+        assert (await world.save(channel, lane(world.default, 7, 9), checkpoint=9)).outcome is Outcome.APPLIED
+        (claim,) = await world.store.claim_channels("query-2", [channel], force=True, caller=CALLER)
+        assert claim.info is not None
+        assert claim.info.epoch > max(epochs.values())
+        assert reason_of(await world.save(channel, lane(world.default, 9, 11), epoch=epochs[channel])) is Reason.FENCED
+
+        world.collection = await world.store.describe_collection("managed")
+        first, second, third = world.channels
+        info = await world.info(first)
+        assert (info.checkpoint.timestamp, [ln.progress for ln in info.lanes if ln.progress]) == (15, [20, 12, 20])
+        assert [ln.dropped for ln in info.lanes] == [False, False, True]
+        assert reason_of(await world.move(third, 99)) is Reason.CHANNEL_DROPPED
+        release = ChannelRelease(second, await world.epoch(second), None)
+        (released,) = await world.store.release_channels([release], caller=CALLER)
+        assert released.outcome is Outcome.APPLIED
+        await world.start_datanode(7)
+        assert (await world.info(second)).owner.startswith("job/")
+        assert (await world.save(first, lane(world.default, 20, 40), checkpoint=40)).outcome is Outcome.APPLIED
+        for job in (world.store.run_lease_job, world.store.run_assignment_job, world.store.run_seal_job):
+            assert (await job()).ran
+        assert world.store.statistics.invariant_violations == 0
+    finally:
+        await world.store.close()
+
+
+def test_revisions_are_kept_as_text_and_small() -> None:
+    """They are read by people, and every clone carries them for ever."""
+    for path in DIRECTORY.iterdir():
+        assert path.stat().st_size < 64 * 1024, path
+        assert "/home" not in path.read_text(encoding="utf-8"), path
