@@ -38,10 +38,12 @@ FORMS: Mapping[str, Form] = {
     "CreatePartition": Form.COLLECTION,
     "DropPartition": Form.COLLECTION,
     "Flush": Form.FLUSH,
+    "FlushAll": Form.FLUSH,
     "SealJob": Form.SEGMENT,
+    "SetSegmentState": Form.SEGMENT,
+    "MarkSegmentsDropped": Form.SEGMENT,
     "GcControl": Form.OTHER,
     "GarbageJob": Form.OTHER,
-    "RetentionJob": Form.OTHER,
 }
 
 OF_CHANNEL = frozenset({Form.CHECKPOINT, Form.SAVE, Form.OWNER, Form.FLUSH})

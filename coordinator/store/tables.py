@@ -296,7 +296,10 @@ flushes = _table(
     _key("flush_id"),
     _id("collection_id", ForeignKey("collections.collection_id")),
     _id("create_time_ms"),
+    # When the retention job first saw it done; 0 = not yet.
+    Column("done_time_ms", BIG, nullable=False, server_default="0"),
     _check("flush_id", "flush_id > 0"),
+    _check("done_time_ms", "done_time_ms >= 0"),
 )
 
 flush_targets = _table(
