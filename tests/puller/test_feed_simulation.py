@@ -12,7 +12,15 @@ import pytest
 
 from datanode_client.puller.actions import Action, Deregister, LoadRegions, ResolveLocks, SendRequest
 from datanode_client.puller.event_feed_session import EventFeedSession
-from datanode_client.puller.events import FeedEvent, Message, RawKVEntry, Resolved, ResolvedTsEvent
+from datanode_client.puller.events import (
+    FeedEvent,
+    Message,
+    RawKVEntry,
+    RegionSpan,
+    Resolved,
+    ResolvedSpans,
+    ResolvedTsEvent,
+)
 from datanode_client.puller.feed_context import RegionPhase
 from datanode_client.puller.kv_client import KVClientCore
 from datanode_client.puller.puller import PullerCore
@@ -143,6 +151,8 @@ class Simulation:
         self.ended.append(self.sessions[index])
         self.core.unsubscribe(self.sessions[index].subscription_id, self.cluster.now_ms)
         self.sessions[index] = self.subscribe(SPANS[index])
+        # What was received beyond comes again; a puller that is begun again knows nothing of it.
+        assert self.puller.handle(ResolvedSpans(self.resolved[-1], [RegionSpan(0, SPANS[index])])) is None
 
     def break_stream(self) -> None:
         self.fail_store(self.rng.choice(STORES))
