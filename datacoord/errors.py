@@ -27,7 +27,9 @@ class Reason(StrEnum):
     PARTITION_NOT_FOUND = "PARTITION_NOT_FOUND"
     SESSION_NOT_FOUND = "SESSION_NOT_FOUND"
     FLUSH_NOT_FOUND = "FLUSH_NOT_FOUND"
+    SEGMENT_NOT_FOUND = "SEGMENT_NOT_FOUND"
     COLLECTION_EXISTS = "COLLECTION_EXISTS"
+    SEGMENT_STATE_CONFLICT = "SEGMENT_STATE_CONFLICT"
     CHANNEL_DROPPED = "CHANNEL_DROPPED"
     FENCED = "FENCED"
     GAP = "GAP"
@@ -65,7 +67,9 @@ CODES: Mapping[Reason, grpc.StatusCode] = {
     Reason.PARTITION_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
     Reason.SESSION_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
     Reason.FLUSH_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    Reason.SEGMENT_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
     Reason.COLLECTION_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
+    Reason.SEGMENT_STATE_CONFLICT: grpc.StatusCode.FAILED_PRECONDITION,
     Reason.CHANNEL_DROPPED: grpc.StatusCode.FAILED_PRECONDITION,
     Reason.FENCED: grpc.StatusCode.ABORTED,
     Reason.GAP: grpc.StatusCode.FAILED_PRECONDITION,
@@ -154,6 +158,18 @@ class FlushNotFoundError(DatacoordError, LookupError):
     """No flush has this number."""
 
     reason = Reason.FLUSH_NOT_FOUND
+
+
+class SegmentNotFoundError(DatacoordError, LookupError):
+    """No segment has this number."""
+
+    reason = Reason.SEGMENT_NOT_FOUND
+
+
+class SegmentStateConflictError(DatacoordError):
+    """The segment is in a state that cannot become the one that was asked for."""
+
+    reason = Reason.SEGMENT_STATE_CONFLICT
 
 
 class CollectionExistsError(DatacoordError):

@@ -25,6 +25,9 @@ CHECKPOINTS_MAX = 4096
 CLAIM_CHANNELS_MAX = 4096
 """Channels of one ClaimChannels or ReleaseChannels."""
 
+SEGMENTS_DROPPED_MAX = 1000
+"""Segments of one MarkSegmentsDropped: bounds its transaction."""
+
 TT_MSGS_MAX = 65_536
 """Channels one datanode may report."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coordinator.core.model import SegmentLevel, SegmentState
+from coordinator.core.model import Outcome, SegmentLevel, SegmentState
 from datacoord.limits import ALL_PARTITIONS_ID
 
 TRANSITIONS: Mapping[SegmentState, frozenset[SegmentState]] = {
@@ -22,7 +22,7 @@ class SegmentFacts:
         rows: rows in insert logs.
         delete_rows: rows in delta logs.
         size_bytes: bytes of the objects.
-        binlogs: number of objects.
+        ranges: ranges with objects, as many as there are binlogs of one field.
         created_ms: when the segment was created, by the database's clock.
         last_write_ms: when it last took a binlog, by the database's clock.
     """
@@ -30,7 +30,7 @@ class SegmentFacts:
     rows: int
     delete_rows: int
     size_bytes: int
-    binlogs: int
+    ranges: int
     created_ms: int
     last_write_ms: int
 
@@ -42,7 +42,7 @@ class SealPolicy:
     Attributes:
         size_bytes_max: proportion 0.12 of 1024 MB.
         rows_max: no limit of its own in Milvus; bounds the size of what a reader opens.
-        binlogs_max: number of objects.
+        binlogs_max: binlogs of one field, whatever the number of fields, groups of columns and kinds: ranges.
         lifetime_ms_max: age since creation.
         idle_ms_max: time since the last write, for segments of at least `idle_size_bytes_min`.
         idle_size_bytes_min: smaller idle segments stay open.
@@ -56,6 +56,21 @@ class SealPolicy:
     idle_ms_max: int = 600_000
     idle_size_bytes_min: int = 16 * 1024 * 1024
     channel_growing_bytes_max: int = 4096 * 1024 * 1024
+
+
+SET_STATE: Mapping[tuple[SegmentState, SegmentState], Outcome | None] = {
+    (SegmentState.GROWING, SegmentState.SEALED): Outcome.APPLIED,
+    (SegmentState.SEALED, SegmentState.SEALED): Outcome.ALREADY_APPLIED,
+    (SegmentState.FLUSHED, SegmentState.SEALED): Outcome.ALREADY_APPLIED,
+    # A repetition, after somebody else has dropped it.
+    (SegmentState.DROPPED, SegmentState.SEALED): Outcome.ALREADY_APPLIED,
+    # What still takes rows is not dropped by a slip; MarkSegmentsDropped does it on purpose.
+    (SegmentState.GROWING, SegmentState.DROPPED): None,
+    (SegmentState.SEALED, SegmentState.DROPPED): Outcome.APPLIED,
+    (SegmentState.FLUSHED, SegmentState.DROPPED): Outcome.APPLIED,
+    (SegmentState.DROPPED, SegmentState.DROPPED): Outcome.ALREADY_APPLIED,
+}
+"""SetSegmentState: what is answered, by the state that is shown and the one that is wanted; None = refused as a conflict."""
 
 
 def level_of(partition_id: int) -> SegmentLevel:
@@ -81,7 +96,7 @@ def seal_reason(segment: SegmentFacts, policy: SealPolicy, now_ms: int) -> str |
         return "rows"
     if segment.size_bytes >= policy.size_bytes_max:
         return "size"
-    if segment.binlogs >= policy.binlogs_max:
+    if segment.ranges >= policy.binlogs_max:
         return "binlogs"
     if now_ms - segment.created_ms >= policy.lifetime_ms_max:
         return "lifetime"

@@ -16,8 +16,10 @@ from coordinator.store import (
     FlushTarget,
     LaneAnswer,
     LaneProgress,
+    LateChannel,
     RecoveryInfo,
     RegisteredBinlog,
+    SegmentAnswer,
     SegmentRow,
     WriteAnswer,
 )
@@ -252,6 +254,29 @@ def datanode(row: DataNodeRow) -> admin_pb2.DataNodeInfo:
         register_time_ms=row.register_time_ms,
         msgs=row.report.msgs,
         metrics=row.report.metrics,
+    )
+
+
+def late_channels(late: Sequence[LateChannel]) -> list[admin_pb2.LateChannel]:
+    """Channels that hold a flush back."""
+    return [
+        admin_pb2.LateChannel(
+            target=flush_targets([one.target])[0],
+            collection_name=one.collection_name,
+            owner=one.owner,
+            epoch=one.epoch,
+            last_seen_time_ms=one.last_seen_time_ms,
+        )
+        for one in late
+    ]
+
+
+def segment_result(answer: SegmentAnswer) -> admin_pb2.SegmentResult:
+    """What became of one segment of a call."""
+    return admin_pb2.SegmentResult(
+        segment_id=answer.segment_id,
+        outcome=number(answer.outcome),
+        error=None if answer.refusal is None else to_status(answer.refusal),
     )
 
 

@@ -10,10 +10,6 @@ class Pending:
 
     PENDING = frozenset(
         {
-            "FlushAll",
-            "GetFlushAllState",
-            "SetSegmentState",
-            "MarkSegmentsDropped",
             "ListEvents",
         }
     )

@@ -72,7 +72,7 @@ _SEGMENT_COLUMNS = tuple(segments.c.keys())
 _NEW_SEGMENT = DriverStatement(
     insert(segments).values({name: bindparam(name) for name in _SEGMENT_COLUMNS}), _SEGMENT_COLUMNS
 )
-_SEGMENT_CHANGES = ("state", "rows", "delete_rows", "size_bytes", "binlogs", "timestamp_to", "seal_reason")
+_SEGMENT_CHANGES = ("state", "rows", "delete_rows", "size_bytes", "binlogs", "timestamp_to", "ranges", "seal_reason")
 _OLD_SEGMENT = DriverStatement(
     # Only what grows changes.
     update(segments)
@@ -204,6 +204,7 @@ def _old_segment(segment: Segment) -> tuple[object, ...]:
         segment.size_bytes,
         segment.binlogs,
         segment.timestamp_to,
+        segment.ranges,
         segment.seal_reason,
         segment.last_write_time_ms,
     )

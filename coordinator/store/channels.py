@@ -55,13 +55,14 @@ class Segment:
     seal_reason: str
     create_time_ms: int
     last_write_time_ms: int
+    ranges: int
     stored: bool
     changed: bool = False
 
     def facts(self) -> SegmentFacts:
         """What policies look at."""
         return SegmentFacts(
-            self.rows, self.delete_rows, self.size_bytes, self.binlogs, self.create_time_ms, self.last_write_time_ms
+            self.rows, self.delete_rows, self.size_bytes, self.ranges, self.create_time_ms, self.last_write_time_ms
         )
 
 
@@ -171,6 +172,14 @@ class Channels:
         ids = sorted(self._connection.execute(statement).scalars())
         self.load_ids(ids)
         return [self._by_id[channel_id] for channel_id in ids]
+
+    def load_active(self) -> list[Channel]:
+        """Reads and locks every ACTIVE channel."""
+        statement = select(channel_state.c.channel_id).where(channel_state.c.state == ACTIVE)
+        ids = sorted(self._connection.execute(statement).scalars())
+        self.load_ids(ids)
+        # One may have been dropped between the two reads.
+        return [c for channel_id in ids if (c := self._by_id[channel_id]).state is ChannelState.ACTIVE]
 
     def _add(self, row: Row[Any]) -> Channel:
         channel = Channel(
@@ -356,9 +365,11 @@ class Channels:
                 seal_reason="",
                 create_time_ms=now_ms,
                 last_write_time_ms=now_ms,
+                ranges=0,
                 stored=False,
             )
             self._segments.append(segment)
+        segment.ranges += 1
         for binlog in binlogs:
             segment.binlogs += 1
             segment.size_bytes += binlog.size_bytes

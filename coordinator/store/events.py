@@ -11,8 +11,9 @@
     MoveChannel                         [channel_id, epoch, owner_id, checkpoint], after the change
     CreateCollection, AlterCollection, DropCollection, CreatePartition, DropPartition
                                         [collection_id, partition_id or 0]
-    Flush                               [channel_id, target]
-    SealJob                             [segment_id, reason]
+    Flush, FlushAll                     [channel_id, target]
+    SealJob, SetSegmentState, MarkSegmentsDropped
+                                        [segment_id, reason or state]
     GcControl                           ["PAUSE", until_ms, reason], ["RESUME"] or ["RUN"]
     GarbageJob                          ["ROUND", objects, bytes, binlog rows], deleted
 """

@@ -321,6 +321,40 @@ class FlushState:
 
 
 @dataclass(frozen=True, slots=True)
+class LateChannel:
+    """A channel that holds a flush back.
+
+    Attributes:
+        target: its target, and the checkpoint now.
+        collection_name: its collection.
+        owner: empty = nobody.
+        epoch: its epoch.
+        last_seen_time_ms: when the owner was heard last, by the database's clock; 0 = never.
+    """
+
+    target: FlushTarget
+    collection_name: str
+    owner: str
+    epoch: int
+    last_seen_time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlushAllState:
+    """How far a flush is, with whom it waits for.
+
+    Attributes:
+        flushed: True: done in every channel.
+        pending_channels: how many have not reached their target.
+        pending: those, at most 1000, the one whose owner was heard longest ago first.
+    """
+
+    flushed: bool
+    pending_channels: int
+    pending: tuple[LateChannel, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CallStatistics:
     """Accepted calls of one RPC by one kind of caller, since the history begins.
 

@@ -1,12 +1,17 @@
 """What operators and DDL change, as a part of the facade: collections altered and dropped, partitions, segments, flush of all."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from coordinator.core.model import Outcome
-from coordinator.store import collections_alter, drops
+from coordinator.core.model import Outcome, SegmentState
+from coordinator.core.retention import RetentionPolicy
+from coordinator.store import collections_alter, drops, events_read, flushes, retention, segments_change
 from coordinator.store.collections_alter import CollectionChange
 from coordinator.store.drops import Drop
-from coordinator.store.listings import Collection
+from coordinator.store.events_read import EventRow
+from coordinator.store.listings import Collection, Flush, FlushAllState, Page
+from coordinator.store.retention import RetentionRound
+from coordinator.store.segments_change import SegmentAnswer
 
 if TYPE_CHECKING:
     from coordinator.store.engine import Database
@@ -71,3 +76,45 @@ class Operations:
         """
         call = drops.drop_partition_call(collection_name, partition_name, partition_id, caller)
         return await self._queue.submit(call, deadline)
+
+    async def set_segment_state(
+        self, segment_id: int, state: SegmentState, *, caller: str, deadline: float | None = None
+    ) -> SegmentAnswer:
+        """Seals a segment, or drops one that grows no more.
+
+        Raises:
+            SegmentNotFoundError: no such segment.
+            SegmentStateConflictError: it grows, and was to be dropped.
+        """
+        return await self._queue.submit(segments_change.set_state_call(segment_id, state, caller), deadline)
+
+    async def mark_segments_dropped(
+        self, segment_ids: Sequence[int], *, caller: str, deadline: float | None = None
+    ) -> list[SegmentAnswer]:
+        """Drops segments, whatever their state; one answer per segment, in order."""
+        return await self._queue.submit(segments_change.mark_dropped_call(segment_ids, caller), deadline)
+
+    async def flush_all(self, *, caller: str, deadline: float | None = None) -> Flush:
+        """Sets a flush target for every ACTIVE channel, at what each has consumed."""
+        return await self._queue.submit(flushes.flush_all_call(caller), deadline)
+
+    async def get_flush_all_state(self, flush_id: int) -> FlushAllState:
+        """How far a flush is, with whom it waits for: whoever was heard longest ago first.
+
+        Raises:
+            FlushNotFoundError: no such flush.
+        """
+        return await self._database.read(lambda connection: flushes.read_all_state(connection, flush_id))
+
+    async def list_events(self, *, channel_name: str = "", page_size: int = 0, page_token: str = "") -> Page[EventRow]:
+        """The history, newest first; a page with fewer entries than asked for is not the last one unless it has no token.
+
+        Raises:
+            ChannelNotFoundError: no such channel.
+            InvalidFieldError: a page token that this list did not give.
+        """
+        return await self._database.read(lambda c: events_read.read_page(c, channel_name, page_size, page_token))
+
+    async def run_retention_job(self, policy: RetentionPolicy) -> RetentionRound:
+        """Deletes what is kept long enough, one bounded round."""
+        return await self._queue.submit(retention.retention_call(policy), None)

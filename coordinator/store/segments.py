@@ -118,7 +118,7 @@ def _due(transaction: Transaction) -> list[tuple[int, int]]:
     full = or_(
         table.c["rows"] >= policy.rows_max,
         table.c.size_bytes >= policy.size_bytes_max,
-        table.c.binlogs >= policy.binlogs_max,
+        table.c.ranges >= policy.binlogs_max,
     )
     statement = (
         select(table.c.channel_id, table.c.segment_id)

@@ -194,6 +194,9 @@ segments = _table(
     _text("seal_reason"),
     _id("create_time_ms"),
     _id("last_write_time_ms"),
+    # Ranges with objects in it; several objects may make up one.
+    Column("ranges", BIG, nullable=False, server_default="1"),
+    _check("ranges", "ranges > 0"),
     _check("segment_id", "segment_id > 0"),
     _check("partition_id", "partition_id > 0 OR partition_id = -1"),
     # FLUSHED (3) is derived and never stored.
@@ -294,7 +297,8 @@ placements = _table(
 flushes = _table(
     "flushes",
     _key("flush_id"),
-    _id("collection_id", ForeignKey("collections.collection_id")),
+    # NULL = every collection (FlushAll).
+    Column("collection_id", BIG, ForeignKey("collections.collection_id"), nullable=True),
     _id("create_time_ms"),
     # When the retention job first saw it done; 0 = not yet.
     Column("done_time_ms", BIG, nullable=False, server_default="0"),

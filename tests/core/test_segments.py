@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.model import SegmentLevel, SegmentState
+from coordinator.core.model import Outcome, SegmentLevel, SegmentState
 from coordinator.core.segments import (
+    SET_STATE,
     SealPolicy,
     SegmentFacts,
     flush_target,
@@ -54,9 +55,9 @@ POLICY = SealPolicy(
 )
 
 
-def facts(rows: int = 0, size: int = 0, binlogs: int = 1, created: int = 0, written: int = 0) -> SegmentFacts:
+def facts(rows: int = 0, size: int = 0, ranges: int = 1, created: int = 0, written: int = 0) -> SegmentFacts:
     """A segment as policies see it."""
-    return SegmentFacts(rows, 0, size, binlogs, created, written)
+    return SegmentFacts(rows, 0, size, ranges, created, written)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +68,8 @@ def facts(rows: int = 0, size: int = 0, binlogs: int = 1, created: int = 0, writ
         (facts(rows=50), 0, "rows"),
         (facts(size=99), 0, None),
         (facts(size=100), 0, "size"),
-        (facts(binlogs=4), 0, None),
-        (facts(binlogs=5), 0, "binlogs"),
+        (facts(ranges=4), 0, None),
+        (facts(ranges=5), 0, "binlogs"),
         (facts(written=999), 999, None),
         (facts(written=999), 1000, "lifetime"),
         (facts(size=11), 100, None),
@@ -108,3 +109,25 @@ def test_a_flush_reaches_what_was_consumed_even_if_the_owner_changes() -> None:
     assert flush_target(50, 20, 0) == 50
     assert flush_target(0, 20, 0) == 20
     assert flush_target(50, 20, 10) == 10
+
+
+ANSWERS = {
+    SEALED: {GROWING: "APPLIED", SEALED: "ALREADY_APPLIED", FLUSHED: "ALREADY_APPLIED", DROPPED: "ALREADY_APPLIED"},
+    DROPPED: {GROWING: "conflict", SEALED: "APPLIED", FLUSHED: "APPLIED", DROPPED: "ALREADY_APPLIED"},
+}
+
+
+@pytest.mark.parametrize(("now", "wanted"), list(itertools.product(SegmentState, (SEALED, DROPPED))))
+def test_what_operators_may_do_to_a_segment_is_exactly_this(now: SegmentState, wanted: SegmentState) -> None:
+    """A repetition must be answered as one, and what still takes rows is not dropped by a slip."""
+    outcome = SET_STATE[now, wanted]
+
+    assert (outcome.name if outcome is not None else "conflict") == ANSWERS[wanted][now]
+    stored = SEALED if now is FLUSHED else now
+    if outcome is Outcome.APPLIED:
+        assert may_become(stored, wanted)
+
+
+def test_operators_can_ask_for_nothing_else() -> None:
+    """GROWING cannot come back, and FLUSHED cannot be claimed."""
+    assert {wanted for _, wanted in SET_STATE} == {SEALED, DROPPED}

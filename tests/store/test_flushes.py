@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinator.core.model import SegmentState
-from coordinator.store import ChannelRelease
+from coordinator.core.model import ChannelMode, SegmentState
+from coordinator.store import ChannelRelease, flushes
 from datacoord.errors import CollectionNotFoundError, FlushNotFoundError
 
 from .support import CALLER, LEASE_MS, World, lane, position, save
@@ -170,3 +170,109 @@ async def test_flushes_that_are_not_there_are_not_found(world: World) -> None:
         await world.store.get_flush_state(10**9)
     with pytest.raises(CollectionNotFoundError):
         await world.store.flush("typo", caller=CALLER)
+
+
+# ---- all ----------------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_flush_of_all_reaches_every_channel_of_every_collection(world: World) -> None:
+    """Idle, unowned, CLAIMED, never consumed: one that is left out keeps its rows open, one that can never be done blocks all."""
+    managed = world.channels
+    node_id = await world.start_datanode()
+    await world.report(node_id, **{managed[0]: 50})
+    await world.save(managed[0], lane(world.default, 0, 30), checkpoint=30)
+    await world.create("claimed", ChannelMode.CLAIMED)
+    (claim, _) = await world.store.claim_channels("q", world.channels, caller=CALLER)
+    assert claim.info is not None
+    part = save(claim.channel_name, claim.info.epoch, lane(world.default, 0, 7), checkpoint=7)
+    await world.store.save_binlog_paths([part], caller=CALLER)
+
+    flush = await world.store.flush_all(caller=CALLER)
+    assert {t.channel_name: t.timestamp for t in flush.targets} == {
+        managed[0]: 50,
+        managed[1]: 0,
+        world.channels[0]: 7,
+        world.channels[1]: 0,
+    }
+    state = await world.store.get_flush_all_state(flush.flush_id)
+    assert [late.target.channel_name for late in state.pending] == [managed[0]]
+    assert {s.channel_name: s.state for s in (await world.store.list_segments()).items} == {
+        managed[0]: SegmentState.GROWING,
+        world.channels[0]: SegmentState.FLUSHED,
+    }
+    epoch = next(row.epoch for row in (await world.store.list_channels()).items if row.channel_name == managed[0])
+    await world.move(managed[0], 50, epoch=epoch)
+    assert (await world.store.get_flush_all_state(flush.flush_id)).flushed
+    assert await done(world, flush.flush_id)
+
+
+async def test_a_flush_of_all_names_the_channel_it_waits_for_longest_silent_first(world: World) -> None:
+    """One stuck channel of a hundred thousand holds it back: who has it, and are they alive?"""
+    first, second = world.channels
+    silent = await world.start_datanode(0)
+    await world.report(silent, **{first: 50, second: 60})
+    world.clock.advance(LEASE_MS // 2)
+    lively = await world.start_datanode(1)
+    await world.create("other", channels=1)
+    third = world.channels[0]
+    flush = await world.store.flush_all(caller=CALLER)
+    assert {t.channel_name: t.timestamp for t in flush.targets} == {first: 50, second: 60, third: 0}
+    # The session that was asked for a channel hands it over; the other one gets it.
+    handed = next(w for w in (await world.store.desired_state(silent)).channels if w.release)
+    await world.store.release_channels([ChannelRelease(handed.channel_name, handed.epoch)], caller=CALLER)
+    await world.store.run_assignment_job()
+    world.clock.advance(LEASE_MS // 2 - 1)
+    await world.report(lively)
+
+    state = await world.store.get_flush_all_state(flush.flush_id)
+    kept = next(name for name in (first, second) if name != handed.channel_name)
+    assert [late.target.channel_name for late in state.pending] == [kept, handed.channel_name]
+    assert [late.owner for late in state.pending] == [f"job/0#{silent}", f"job/1#{lively}"]
+    assert state.pending[0].last_seen_time_ms < state.pending[1].last_seen_time_ms
+    assert (state.flushed, state.pending_channels, {late.collection_name for late in state.pending}) == (
+        False,
+        2,
+        {"t"},
+    )
+    rows = {row.channel_name: row.epoch for row in (await world.store.list_channels()).items}
+    assert [late.epoch for late in state.pending] == [rows[kept], rows[handed.channel_name]]
+
+    world.clock.advance(2 * LEASE_MS)
+    await world.store.run_lease_job()
+    orphaned = (await world.store.get_flush_all_state(flush.flush_id)).pending
+    assert [(late.owner, late.last_seen_time_ms) for late in orphaned] == [("", 0), ("", 0)]
+
+
+async def test_a_flush_of_nothing_is_done(empty_world: World) -> None:
+    """A script that flushes before it stops must not hang on an empty service; a typo is no flush."""
+    flush = await empty_world.store.flush_all(caller=CALLER)
+
+    state = await empty_world.store.get_flush_all_state(flush.flush_id)
+    assert (state.flushed, state.pending_channels, state.pending) == (True, 0, ())
+    with pytest.raises(FlushNotFoundError):
+        await empty_world.store.get_flush_all_state(flush.flush_id + 1)
+
+
+async def test_a_dropped_collection_does_not_hold_a_flush_of_all(world: World) -> None:
+    """Its channels will never reach anything again."""
+    node_id = await world.start_datanode()
+    await world.report(node_id, **dict.fromkeys(world.channels, 9))
+    flush = await world.store.flush_all(caller=CALLER)
+    assert (await world.store.get_flush_all_state(flush.flush_id)).pending_channels == 2
+    await world.store.drop_collection(world.collection.name, caller=CALLER)
+
+    assert (await world.store.get_flush_all_state(flush.flush_id)).flushed
+    assert (await world.store.flush_all(caller=CALLER)).targets == ()
+
+
+async def test_more_late_channels_than_an_answer_names_are_counted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list that is cut without a word looks like the whole."""
+    monkeypatch.setattr(flushes, "PENDING_MAX", 1)
+    node_id = await world.start_datanode()
+    await world.report(node_id, **dict.fromkeys(world.channels, 9))
+    flush = await world.store.flush_all(caller=CALLER)
+
+    state = await world.store.get_flush_all_state(flush.flush_id)
+    assert (state.flushed, state.pending_channels, len(state.pending)) == (False, 2, 1)

@@ -184,7 +184,7 @@ def test_a_database_that_cannot_be_is_told_so(url: str, error: type[Exception], 
         "UPDATE binlogs SET segment_id = 999999",
         "UPDATE epochs SET value = -1",
         "INSERT INTO segments SELECT segment_id + 1000, channel_id, partition_id, state, level, rows, delete_rows, size_bytes, "
-        "binlogs, timestamp_from, timestamp_to, seal_reason, create_time_ms, last_write_time_ms FROM segments WHERE state = 1",
+        "binlogs, timestamp_from, timestamp_to, seal_reason, create_time_ms, last_write_time_ms, ranges FROM segments WHERE state = 1",
         "INSERT INTO vchannels SELECT channel_id + 1000, name, collection_id, channel_index + 1000, mode, 0 FROM vchannels",
     ],
 )
