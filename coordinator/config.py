@@ -8,6 +8,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
+from coordinator.core.retention import RetentionPolicy
 from coordinator.core.segments import SealPolicy
 from datacoord.errors import ConfigInvalidError
 
@@ -128,6 +129,33 @@ class Settings:
     seal_job_interval_seconds: float = setting(
         10.0, "How often growing segments are judged by the sealing policies.", minimum=0.05, maximum=86400
     )
+    retention_job_interval_seconds: float = setting(
+        60.0, "How often what is kept long enough is deleted from the database.", minimum=0.05, maximum=86400
+    )
+    event_retention_seconds: float = setting(
+        7 * 86400.0,
+        "How long entries of the history are kept. `datacoord verify` proves the history as far back as it goes.",
+        minimum=60,
+        maximum=3650 * 86400,
+    )
+    event_rows_max: int = setting(
+        10_000_000,
+        "Entries of the history at most: beyond it the oldest go, however young they are. An entry of a save has about 200 "
+        "bytes, one of 128 checkpoints about 2 KB.",
+        minimum=1000,
+    )
+    session_retention_seconds: float = setting(
+        86400.0,
+        "How long sessions of datanodes that are over, and claimants that own nothing, are kept after they were heard last.",
+        minimum=60,
+        maximum=3650 * 86400,
+    )
+    flush_retention_seconds: float = setting(
+        86400.0,
+        "How long a flush can be asked about after it is done.",
+        minimum=60,
+        maximum=3650 * 86400,
+    )
     group_commit_items_max: int = setting(
         4096,
         "Items (positions, lanes) of one write transaction at most; a call is never split.",
@@ -166,9 +194,7 @@ class Settings:
         _POLICY.rows_max, "A growing segment is sealed when its insert logs have this many rows.", minimum=1
     )
     segment_binlogs_max: int = setting(
-        _POLICY.binlogs_max,
-        "A growing segment is sealed when it has this many ranges: binlogs of one field.",
-        minimum=1,
+        _POLICY.binlogs_max, "A growing segment is sealed when it has this many objects.", minimum=1
     )
     segment_lifetime_seconds_max: float = setting(
         _POLICY.lifetime_ms_max / 1000, "A growing segment is sealed when it is this old.", minimum=1
@@ -257,6 +283,16 @@ class Settings:
                 setting="storage_root",
             )
         return self.storage_root or str(Path(self.data_dir).absolute() / "objects")
+
+    @property
+    def retention_policy(self) -> RetentionPolicy:
+        """What the database keeps for how long."""
+        return RetentionPolicy(
+            event_ms=round(self.event_retention_seconds * 1000),
+            event_rows_max=self.event_rows_max,
+            session_ms=round(self.session_retention_seconds * 1000),
+            flush_ms=round(self.flush_retention_seconds * 1000),
+        )
 
     @property
     def seal_policy(self) -> SealPolicy:

@@ -15,6 +15,7 @@ from coordinator.config import Settings
 from coordinator.jobs.garbage import GarbageJob
 from coordinator.jobs.garbage_sweep import GarbageSettings
 from coordinator.jobs.loop import JobLoop
+from coordinator.jobs.retention import RetentionRounds
 from coordinator.jobs.rounds import AssignmentRounds, LeaseRounds, SealRounds
 from coordinator.listening import bind_socket, port_in_use
 from coordinator.logging import get_logger
@@ -141,10 +142,12 @@ class Coordinator:
         collecting = garbage_settings(settings)
         self._collector = GarbageJob(store, metrics, collecting)
         self._garbage = JobLoop("garbage", self._collector, collecting.poll_seconds, metrics)
+        self._retention = RetentionRounds(store, metrics, settings.retention_policy)
         self._jobs = [
             JobLoop("leases", leases, settings.lease_job_interval_seconds, metrics),
             self._assignment,
             JobLoop("sealing", SealRounds(store), settings.seal_job_interval_seconds, metrics),
+            JobLoop("retention", self._retention, settings.retention_job_interval_seconds, metrics),
             JobLoop("watch", self._hub.poll, settings.watch_poll_seconds, metrics),
             self._garbage,
         ]
@@ -192,6 +195,7 @@ class Coordinator:
 
     async def _stop_jobs(self) -> None:
         self._collector.stop()
+        self._retention.stop()
         await asyncio.gather(*(job.stop() for job in self._jobs))
 
     async def _ping(self) -> None:

@@ -1,6 +1,7 @@
 """AdminService: what operators ask."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 
 from coordinator.core.model import SegmentState
 from coordinator.rpc import answers, validation
@@ -9,13 +10,12 @@ from coordinator.rpc.garbage import Collector, GarbageControlMixin
 from coordinator.rpc.guard import Call
 from coordinator.rpc.moves import MovesMixin
 from coordinator.rpc.pending import Pending
-from coordinator.rpc.segment_control import SegmentControlMixin
 from coordinator.store import Store
 from datacoord.errors import InvalidFieldError
 from datacoord.v1 import admin_pb2
 
 
-class AdminServicer(ExplanationsMixin, GarbageControlMixin, MovesMixin, SegmentControlMixin, Pending):
+class AdminServicer(ExplanationsMixin, GarbageControlMixin, MovesMixin, Pending):
     """The servicer.
 
     Args:
@@ -77,6 +77,19 @@ class AdminServicer(ExplanationsMixin, GarbageControlMixin, MovesMixin, SegmentC
         )
         return admin_pb2.ListDataNodesResponse(
             data_nodes=[answers.datanode(row) for row in page.items], next_page_token=page.next_page_token
+        )
+
+    async def ListEvents(  # noqa: N802
+        self, request: admin_pb2.ListEventsRequest, _call: Call
+    ) -> admin_pb2.ListEventsResponse:
+        """Lists the history, newest first."""
+        page = await self._store.list_events(
+            channel_name=validation.channel_name(request.channel_name) if request.channel_name else "",
+            page_size=validation.page_size(request.page_size),
+            page_token=validation.page_token(request.page_token),
+        )
+        return admin_pb2.ListEventsResponse(
+            events=[admin_pb2.Event(**asdict(row)) for row in page.items], next_page_token=page.next_page_token
         )
 
     async def Flush(self, request: admin_pb2.FlushRequest, call: Call) -> admin_pb2.FlushResponse:  # noqa: N802

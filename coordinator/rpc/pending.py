@@ -10,7 +10,6 @@ class Pending:
 
     PENDING = frozenset(
         {
-            "ListEvents",
         }
     )
 

@@ -16,7 +16,7 @@ class Form(Enum):
     OWNER = "[channel_id, epoch, owner_id, checkpoint]"
     COLLECTION = "[collection_id, partition_id or 0]"
     FLUSH = "[channel_id, target]"
-    SEGMENT = "[segment_id, reason]"
+    SEGMENT = "[segment_id, reason or state]"
     OTHER = "[word, …]"
 
 

@@ -115,8 +115,8 @@ def _refused(decision: object) -> Refusal:
 
 
 def _claimant(transaction: Transaction, name: str) -> tuple[int, bool]:
-    """Number of a claimant, and whether it is new."""
-    statement = select(owners.c.owner_id).where(owners.c.name == name)
+    """Number of a claimant, and whether it is new. Locked against retention, which deletes claimants that own nothing."""
+    statement = select(owners.c.owner_id).where(owners.c.name == name).with_for_update(read=True, key_share=True)
     found = transaction.connection.execute(statement).scalar()
     if found is not None:
         return int(found), False

@@ -22,6 +22,7 @@ from prometheus_client import (
 
 from coordinator.core.garbage import Verdict
 from coordinator.store import StoreStatistics
+from coordinator.store.retention import KINDS as RETENTION_KINDS
 from datacoord.errors import Reason
 
 LAG_BUCKETS = (0.0, 1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6, 1e9, float("inf"))
@@ -277,6 +278,15 @@ class Metrics:
             "Longer than the job's interval.",
             LATENCY_BUCKETS_SECONDS,
         )
+        self.retention_deleted = self._counter(
+            "retention_deleted_total",
+            ("kind",),
+            "What was kept long enough and deleted: entries of the history (events), sessions that are over, claimants that own "
+            "nothing, flushes that are done.",
+            "`events` stays 0 for longer than `event_retention_seconds`: the job does not run, and the history grows.",
+        )
+        for kind in RETENTION_KINDS:
+            self.retention_deleted.labels(kind)
         self.build_info = self._gauge(
             "build_info", ("version", "python"), "Always 1; the labels say what runs.", "Replicas differ for long."
         )

@@ -24,6 +24,7 @@ main.add_lazy("segments", "datacoord.cli.listings:segments", "List segments: sta
 main.add_lazy("datanodes", "datacoord.cli.listings:datanodes", "List sessions of datanodes.")
 main.add_lazy("stuck", "datacoord.cli.stuck:stuck", "Say which channels are stuck, why, and what to do.")
 main.add_lazy("flush", "datacoord.cli.flush:flush", "Make everything consumed so far durable and sealed.")
+main.add_lazy("events", "datacoord.cli.events:events", "Show the history: what changed when, by whom.")
 main.add_lazy("verify", "datacoord.cli.verify:verify", "Prove rows, objects and history consistent.")
 main.add_lazy("restore", "datacoord.cli.restore:restore", "Make a database safe that was restored from a backup.")
 main.add_lazy("gc", "datacoord.cli.gc:gc", "Control the garbage collector: status, pause, resume, run, dry-run.")
