@@ -121,6 +121,12 @@ class Coordinator:
 
     def _take_grpc_port(self) -> grpc.aio.Server:
         settings = self._settings
+        if weak := await self._store.weak_settings():
+            _log.warning("database_may_lose_acknowledged_writes", settings=dict(weak))
+        page.show(self._store)
+        sampler = HistorySampler(self._store, self._history, _now_ms)
+        sampler.start()
+        self._closing.push_async_callback(sampler.stop)
         # A library that cannot bind says so on standard error, in its own words: ask the kernel first, for one sentence.
         bind_socket(settings.grpc_host, settings.grpc_port, setting="grpc_port").close()
         server = grpc.aio.server(

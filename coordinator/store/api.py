@@ -9,6 +9,7 @@ from sqlalchemy import text
 from coordinator.core.model import Save, SegmentState
 from coordinator.store import (
     collections,
+    durability,
     events,
     findings,
     flushes,
@@ -37,6 +38,7 @@ from coordinator.store.answers import (
     WriteAnswer,
 )
 from coordinator.store.channels import read_identities
+from coordinator.store.calls import AloneCall
 from coordinator.store.checkpoints import CheckpointCall
 from coordinator.store.engine import Database, Faults
 from coordinator.store.garbage import Garbage
@@ -135,6 +137,15 @@ class Store(Operations):
 
     def on_desired_change(self, listener: Callable[[frozenset[int]], None]) -> None:
         """Calls `listener(node_ids)` on the loop after every transaction of this process that changed desired states."""
+    async def weak_settings(self) -> Mapping[str, str]:
+        """Settings of the database's server with which acknowledged writes may be lost; empty = all is well.
+
+        Raises:
+            ConfigInvalidError: what the store set for itself is not what counts; see `durability.weak_settings`.
+        """
+        call = AloneCall("Durability", "", lambda transaction, _: durability.read(transaction.connection, transaction.kind))
+        return durability.weak_settings(await self._queue.submit(call, None))
+
         self._runner.listeners.append(listener)
 
     async def channel_identities(self, channel_names: Sequence[str]) -> Mapping[str, ChannelIdentity]:
