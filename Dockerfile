@@ -28,7 +28,7 @@ ENV PATH=/opt/datacoord/bin:$PATH \
     DATACOORD_WEB_HOST=0.0.0.0 \
     DATACOORD_LOG_FORMAT=json
 USER 10001:10001
-EXPOSE 13333 13334
+EXPOSE 13333 13334 13335
 HEALTHCHECK --interval=5s --timeout=5s --start-period=60s CMD ["datacoord", "health"]
 ENTRYPOINT ["datacoord"]
 CMD ["serve"]

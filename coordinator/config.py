@@ -85,8 +85,15 @@ class Settings:
     shutdown_grace_seconds: float = setting(
         10.0, "Time that calls in progress have to finish after SIGTERM.", minimum=0, maximum=600
     )
-    web_host: str = setting("127.0.0.1", "Address of the port for metrics and health.")
+    web_host: str = setting("127.0.0.1", "Address of the ports for metrics, health and the status page.")
     web_port: int = setting(13334, "Port for metrics and health. 0 = any free one.", minimum=0, maximum=65535)
+    page_port: int = setting(
+        0,
+        "Port of the status page, where it shall not be on the port for metrics: people may then reach the one and not the other. "
+        "0 = on the port for metrics.",
+        minimum=0,
+        maximum=65535,
+    )
     watch_poll_seconds: float = setting(
         1.0,
         "How often an open WatchDmChannels stream looks for changes that other replicas made. Changes made here wake it at once.",
@@ -258,6 +265,8 @@ class Settings:
             problems.append(f"web_port and grpc_port are both {self.web_port}; give each its own port")
         if problems:
             raise ConfigInvalidError("; ".join(problems), problems=len(problems))
+        if self.page_port and self.page_port in {self.web_port, self.grpc_port}:
+            problems.append(f"page_port is {self.page_port} like another port; give it its own, or 0")
 
     @property
     def embedded(self) -> bool:

@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Final
 
 import grpc
+from aiohttp import web
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from coordinator.config import Settings
@@ -27,8 +29,9 @@ from coordinator.rpc.watch import WatchHub
 from coordinator.store import Store, StoreSettings
 from coordinator.store.alone import lock_alone
 from coordinator.store.migrate import upgrade
-from coordinator.web.app import WebServer
+from coordinator.web.app import Listener, WebServer
 from coordinator.web.metrics import Metrics
+from coordinator.web.page import History, HistorySampler, StatusPage
 from coordinator.web.reported import ReportedMetrics
 from datacoord.errors import ConfigInvalidError
 from datacoord.transport import CALLERS, server_options
@@ -50,21 +53,28 @@ LAST_CALLS_SECONDS: Final = 0.5
 _log = get_logger("server")
 
 
+def _now_ms() -> float:
+    return time.time() * 1000
+
+
 class Coordinator:
     """A coordinator that serves. Make one with `start`, end it with `stop`.
 
     Attributes:
         address: host:port of gRPC.
         web_address: host:port of metrics and health.
+        page_address: host:port of the status page.
     """
 
     address: str
     web_address: str
+    page_address: str
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._closing = contextlib.AsyncExitStack()
         self._metrics = Metrics()
+        self._history = History()
         self._guard = Guard(
             self._metrics,
             deadline_seconds_max=settings.rpc_deadline_seconds_max,
@@ -96,17 +106,27 @@ class Coordinator:
         # Ports first: a second coordinator started by mistake must not come as far as migrating a database.
         server = self._take_grpc_port()
         self._closing.push_async_callback(server.stop, None)
-        web = WebServer(self._metrics.registry, self._refresh_metrics, self._ping)
-        web_port = await web.start(settings.web_host, settings.web_port)
-        self._closing.push_async_callback(web.stop)
-        self._web = web
-        self.web_address = _join(settings.web_host, web_port)
+        page = StatusPage(settings, self._history, _now_ms)
+        beside = None if settings.page_port else page
+        web_server = WebServer(self._metrics.registry, self._refresh_metrics, self._ping, beside)
+        web_port = await web_server.start(settings.web_host, settings.web_port)
+        self._closing.push_async_callback(web_server.stop)
+        self._web = web_server
+        self.web_address = self.page_address = _join(settings.web_host, web_port)
+        if settings.page_port:
+            await self._open_page_port(page)
 
         alone = lock_alone_at(settings)
         if alone is not None:
             self._closing.callback(alone.close)
         self._store = await open_store(settings, alone=alone is not None)
         self._closing.push_async_callback(self._store.close)
+        if weak := await self._store.weak_settings():
+            _log.warning("database_may_lose_acknowledged_writes", settings=dict(weak))
+        page.show(self._store)
+        sampler = HistorySampler(self._store, self._history, _now_ms)
+        sampler.start()
+        self._closing.push_async_callback(sampler.stop)
         self._hub = WatchHub(self._store, self._metrics.watch_streams)
         self._make_jobs()
         self._add_services(server)
@@ -119,14 +139,16 @@ class Coordinator:
             await self._health.set(service.full_name, health_pb2.HealthCheckResponse.SERVING)
         _log.info("listening", address=self.address, web_address=self.web_address, version=version())
 
+    async def _open_page_port(self, page: StatusPage) -> None:
+        app = web.Application()
+        page.add_to(app)
+        listener = Listener("page_port")
+        port = await listener.start(app, self._settings.web_host, self._settings.page_port)
+        self._closing.push_async_callback(listener.stop)
+        self.page_address = _join(self._settings.web_host, port)
+
     def _take_grpc_port(self) -> grpc.aio.Server:
         settings = self._settings
-        if weak := await self._store.weak_settings():
-            _log.warning("database_may_lose_acknowledged_writes", settings=dict(weak))
-        page.show(self._store)
-        sampler = HistorySampler(self._store, self._history, _now_ms)
-        sampler.start()
-        self._closing.push_async_callback(sampler.stop)
         # A library that cannot bind says so on standard error, in its own words: ask the kernel first, for one sentence.
         bind_socket(settings.grpc_host, settings.grpc_port, setting="grpc_port").close()
         server = grpc.aio.server(

@@ -59,6 +59,7 @@ from coordinator.store.listings import (
 )
 from coordinator.store.operations import Operations
 from coordinator.store.transaction import Memory
+from coordinator.store.overview import Overview, read_overview, read_written_items
 from datacoord.v1 import data_coord_pb2
 
 T = TypeVar("T")
@@ -158,6 +159,10 @@ class Store(Operations):
         return {name: known[name] for name in channel_names if name in known}
 
     # ---- R1, R2 -------------------------------------------------------------------------------------------------------------
+    def is_known(self, channel_name: str) -> bool:
+        """Whether this process has met a channel of this name, so that the name needs no check any more."""
+        return channel_name in self._memory.channels
+
 
     async def save_binlog_paths(
         self, parts: Sequence[Save], *, caller: str, deadline: float | None = None
@@ -353,9 +358,9 @@ class Store(Operations):
         )
 
     async def list_channels(
-        self, *, collection_name: str = "", page_size: int = 0, page_token: str = ""
+        self, *, collection_name: str = "", channel_name: str = "", page_size: int = 0, page_token: str = ""
     ) -> Page[ChannelRow]:
-        """Channels by name.
+        """Channels by name; with `channel_name` that one, if it is there.
 
         Raises:
             CollectionNotFoundError: no such collection.
@@ -363,7 +368,14 @@ class Store(Operations):
         """
         kind = self._database.kind
         return await self._database.read(
-            lambda connection: reads.read_channels(connection, kind, collection_name, page_size, page_token)
+            lambda connection: reads.read_channels(
+                connection,
+                self._database.kind,
+                collection_name=collection_name,
+                channel_name=channel_name,
+                page_size=page_size,
+                page_token=page_token,
+            )
         )
 
     async def list_segments(
@@ -428,6 +440,14 @@ class Store(Operations):
         return await self._database.read(events.call_statistics)
 
     # ---- flush --------------------------------------------------------------------------------------------------------------
+
+    async def overview(self) -> Overview:
+        """Counts of what there is, and who runs the background jobs."""
+        return await self._database.read(lambda connection: read_overview(connection, self._database.kind))
+
+    async def written_items(self, after_event_id: int) -> tuple[int, int]:
+        """The last event, and the items of accepted calls after another one (-1 = none)."""
+        return await self._database.read(lambda connection: read_written_items(connection, after_event_id))
 
     async def flush(
         self, collection_name: str, timestamp: int = 0, *, caller: str, deadline: float | None = None

@@ -152,9 +152,15 @@ def _registered(row: Row[Any]) -> RegisteredBinlog:
 
 
 def read_channels(
-    connection: Connection, kind: DatabaseKind, collection_name: str, page_size: int, page_token: str
+    connection: Connection,
+    kind: DatabaseKind,
+    *,
+    collection_name: str,
+    channel_name: str,
+    page_size: int,
+    page_token: str,
 ) -> Page[ChannelRow]:
-    """Channels by name."""
+    """Channels by name; with `channel_name` that one, if it is there."""
     size = paging.size_of(page_size)
     (after,) = paging.read_token("channels", page_token, [""])
     statement = (
@@ -177,6 +183,8 @@ def read_channels(
     if collection_name:
         (collection_id,) = collection_ids(connection, [collection_name])
         statement = statement.where(vchannels.c.collection_id == collection_id)
+    if channel_name:
+        statement = statement.where(vchannels.c.name == channel_name)
     rows = connection.execute(statement).all()
     progress = read_lanes(connection, kind, [row.channel_id for row in rows[:size]])
     reports = _reports(connection, kind, {row.owner_id for row in rows if row.owner_kind == OWNER_DATANODE})

@@ -1,4 +1,4 @@
-"""The HTTP port: /metrics, /healthz, /readyz. It only answers questions: nothing can be changed through it."""
+"""The HTTP ports: /metrics, /healthz, /readyz, and the status page. They only answer: nothing can be changed through them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,6 +10,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from coordinator.listening import bind_socket
 from coordinator.logging import get_logger
+from coordinator.web.page import StatusPage
 
 READY_TIMEOUT_SECONDS: Final = 2.0
 """A database that takes longer than this to answer nothing is not one to send calls to."""
@@ -17,23 +18,60 @@ READY_TIMEOUT_SECONDS: Final = 2.0
 _log = get_logger("web")
 
 
+class Listener:
+    """One HTTP port.
+
+    Args:
+        setting: the setting that names it, for what is said when it is taken.
+    """
+
+    def __init__(self, setting: str) -> None:
+        self._setting = setting
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, app: web.Application, host: str, port: int) -> int:
+        """Listens; returns the port (chosen by the system if 0 was given).
+
+        Raises:
+            PortInUseError: somebody else listens there.
+            ConfigInvalidError: the address is not one of this machine.
+        """
+        listener = bind_socket(host, port, setting=self._setting)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        await web.SockSite(self._runner, listener).start()
+        bound: int = listener.getsockname()[1]
+        return bound
+
+    async def stop(self) -> None:
+        """Closes the port."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+
 class WebServer:
-    """The HTTP port of one coordinator.
+    """The HTTP port of one coordinator for metrics and health.
 
     Args:
         registry: the metrics to serve.
         refresh: brings them up to date; called before they are served.
         ping: answers when the database does, raises when it does not.
+        page: the status page, to serve it beside them; None = it has a port of its own, or there is none.
     """
 
     def __init__(
-        self, registry: CollectorRegistry, refresh: Callable[[], None], ping: Callable[[], Awaitable[None]]
+        self,
+        registry: CollectorRegistry,
+        refresh: Callable[[], None],
+        ping: Callable[[], Awaitable[None]],
+        page: StatusPage | None = None,
     ) -> None:
         self._registry = registry
         self._refresh = refresh
         self._ping = ping
+        self._page = page
         self._draining = False
-        self._runner: web.AppRunner | None = None
+        self._listener = Listener("web_port")
 
     async def start(self, host: str, port: int) -> int:
         """Listens; returns the port (chosen by the system if 0 was given).
@@ -42,16 +80,13 @@ class WebServer:
             PortInUseError: somebody else listens there.
             ConfigInvalidError: the address is not one of this machine.
         """
-        listener = bind_socket(host, port, setting="web_port")
         app = web.Application()
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
-        self._runner = web.AppRunner(app, access_log=None)
-        await self._runner.setup()
-        await web.SockSite(self._runner, listener).start()
-        bound: int = listener.getsockname()[1]
-        return bound
+        if self._page is not None:
+            self._page.add_to(app)
+        return await self._listener.start(app, host, port)
 
     def drain(self) -> None:
         """From now on /readyz says no, so that load balancers look elsewhere."""
@@ -59,8 +94,7 @@ class WebServer:
 
     async def stop(self) -> None:
         """Closes the port."""
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._listener.stop()
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         self._refresh()

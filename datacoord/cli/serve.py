@@ -61,6 +61,7 @@ def _announce(coordinator: server.Coordinator, settings: Settings) -> None:
     place = f"data in {Path(settings.data_dir).absolute()}" if settings.embedded else "shared database"
     click.secho(f"datacoord {version()} is ready", bold=True)
     click.echo(f"  gRPC     {coordinator.address}")
+    click.echo(f"  status   http://{coordinator.page_address}/")
     click.echo(f"  metrics  http://{coordinator.web_address}/metrics")
     click.echo(f"  {place}; Ctrl-C ends it in order")
 

@@ -81,11 +81,11 @@ def test_the_coordinators_would_start_with_these_settings(tmp_path: Path) -> Non
 
 def test_ports_are_those_that_the_code_listens_on_and_none_is_open_to_others() -> None:
     """A port that moved, or one that the whole network can reach without a login."""
-    settings = Settings()
+    settings = Settings(page_port=int(SERVICES["coordinator"]["environment"]["DATACOORD_PAGE_PORT"]))
     published = [port.split(":") for service in SERVICES.values() for port in service.get("ports", [])]
     assert {host for host, _, _ in published} == {"127.0.0.1"}
     inside = {int(port) for port in (published_port[2] for published_port in published)}
-    assert settings.grpc_port in inside
+    assert {settings.grpc_port, settings.page_port} <= inside
     assert settings.web_port not in inside, "the metrics port is published"
     prometheus = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
     discovery = prometheus["scrape_configs"][0]["dns_sd_configs"][0]

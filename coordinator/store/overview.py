@@ -1,0 +1,125 @@
+"""Counts for the status page: a few aggregates of one read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Select, func, select
+from sqlalchemy.engine import Connection
+
+from coordinator.core.model import ChannelMode, SegmentState
+from coordinator.store.dialects import DatabaseKind
+from coordinator.store.tables import (
+    ACTIVE,
+    SESSION_ENDED,
+    channel_state,
+    collections,
+    datanodes,
+    events,
+    job_leases,
+    segments,
+    vchannels,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobLease:
+    """Who runs a background job.
+
+    Attributes:
+        name: the job.
+        holder: the process.
+        lease_until_ms: how long nobody else takes it.
+    """
+
+    name: str
+    holder: str
+    lease_until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentCount:
+    """Segments of one stored state.
+
+    Attributes:
+        segments: how many.
+        rows: rows in their insert logs.
+        size_bytes: bytes of their objects.
+    """
+
+    segments: int
+    rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What there is.
+
+    Attributes:
+        collections: that are not dropped.
+        owned: MANAGED channels with an owner.
+        free: MANAGED channels without one.
+        claimed: CLAIMED channels.
+        datanodes: living sessions.
+        segments: by stored state.
+        jobs: leases of the background jobs, by name.
+        now_ms: the database's clock.
+    """
+
+    collections: int
+    owned: int
+    free: int
+    claimed: int
+    datanodes: int
+    segments: Mapping[SegmentState, SegmentCount]
+    jobs: tuple[JobLease, ...]
+    now_ms: int
+
+
+def read_overview(connection: Connection, kind: DatabaseKind) -> Overview:
+    """Counts everything."""
+    modes: dict[tuple[int, bool], int] = {}
+    grouped = (
+        select(vchannels.c.mode, (channel_state.c.owner_id > 0).label("owned"), func.count())
+        .join(channel_state, channel_state.c.channel_id == vchannels.c.channel_id)
+        .where(channel_state.c.state == ACTIVE)
+        .group_by(vchannels.c.mode, channel_state.c.owner_id > 0)
+    )
+    for mode, owned, count in connection.execute(grouped):
+        modes[mode, bool(owned)] = count
+    sums = select(segments.c.state, func.count(), func.sum(segments.c.rows), func.sum(segments.c.size_bytes)).group_by(
+        segments.c.state
+    )
+    leases = connection.execute(select(job_leases).order_by(job_leases.c.name))
+    managed, claimed = int(ChannelMode.MANAGED), int(ChannelMode.CLAIMED)
+    return Overview(
+        collections=_count(connection, select(func.count()).where(collections.c.state == ACTIVE)),
+        owned=modes.get((managed, True), 0),
+        free=modes.get((managed, False), 0),
+        claimed=modes.get((claimed, True), 0) + modes.get((claimed, False), 0),
+        datanodes=_count(connection, select(func.count()).where(datanodes.c.state != SESSION_ENDED)),
+        segments={
+            SegmentState(state): SegmentCount(count, int(rows), int(size))
+            for state, count, rows, size in connection.execute(sums)
+        },
+        jobs=tuple(JobLease(lease.name, lease.holder, lease.lease_until_ms) for lease in leases),
+        now_ms=kind.clock_ms(connection),
+    )
+
+
+def _count(connection: Connection, statement: Select[int]) -> int:
+    return int(connection.execute(statement).scalar_one())
+
+
+def read_written_items(connection: Connection, after_event_id: int) -> tuple[int, int]:
+    """Items of accepted calls after an event, and the last event; only the right edge of the table is read.
+
+    Args:
+        connection: in a read transaction.
+        after_event_id: the last event that was counted; -1 = count nothing, only say which is the last.
+    """
+    last = connection.execute(select(func.max(events.c.event_id))).scalar_one() or 0
+    if after_event_id < 0 or last <= after_event_id:
+        return max(last, after_event_id), 0
+    statement = select(func.sum(events.c["items"])).where(events.c.event_id > after_event_id, events.c.event_id <= last)
+    return last, int(connection.execute(statement).scalar_one() or 0)
