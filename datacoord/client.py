@@ -29,6 +29,7 @@ from datacoord.v1 import (
     admin_pb2_grpc,
     collection_pb2,
     collection_pb2_grpc,
+    common_pb2,
     data_coord_pb2,
     data_coord_pb2_grpc,
 )
@@ -213,6 +214,34 @@ class CoordinatorClient:
         """
         response: admin_pb2.GcControlResponse = self._call(self._admin().GcControl, request)
         return response
+
+    def flush_all(self) -> admin_pb2.FlushAllResponse:
+        """Asks for everything consumed so far, in every collection, to be durable and sealed."""
+        response: admin_pb2.FlushAllResponse = self._call(self._admin().FlushAll, admin_pb2.FlushAllRequest())
+        return response
+
+    def get_flush_all_state(self, flush_all_id: int) -> admin_pb2.GetFlushAllStateResponse:
+        """How far a flush is, and whom it waits for: whoever was heard longest ago first."""
+        request = admin_pb2.GetFlushAllStateRequest(flush_all_id=flush_all_id)
+        response: admin_pb2.GetFlushAllStateResponse = self._call(self._admin().GetFlushAllState, request)
+        return response
+
+    def set_segment_state(self, segment_id: int, state: common_pb2.SegmentState) -> admin_pb2.SetSegmentStateResponse:
+        """Seals a segment, or drops one that grows no more.
+
+        Raises:
+            SegmentNotFoundError: there is none of this number.
+            SegmentStateConflictError: it grows, and was to be dropped.
+        """
+        request = admin_pb2.SetSegmentStateRequest(segment_id=segment_id, state=state)
+        response: admin_pb2.SetSegmentStateResponse = self._call(self._admin().SetSegmentState, request)
+        return response
+
+    def mark_segments_dropped(self, segment_ids: Sequence[int]) -> Sequence[admin_pb2.SegmentResult]:
+        """Drops segments, whatever their state; one result per segment."""
+        request = admin_pb2.MarkSegmentsDroppedRequest(segment_ids=segment_ids)
+        response: admin_pb2.MarkSegmentsDroppedResponse = self._call(self._admin().MarkSegmentsDropped, request)
+        return response.results
 
     # ---- channels -----------------------------------------------------------------------------------------------------------
 

@@ -8,10 +8,7 @@ from datacoord.errors import InvalidFieldError
 class Pending:
     """Answers the methods of the contract that a servicer does not have yet."""
 
-    PENDING = frozenset(
-        {
-        }
-    )
+    PENDING: frozenset[str] = frozenset({})
 
     def __getattr__(self, name: str) -> Any:
         """The method that refuses."""
