@@ -263,10 +263,10 @@ class Settings:
             )
         if self.web_port == self.grpc_port != 0 and self.web_host == self.grpc_host:
             problems.append(f"web_port and grpc_port are both {self.web_port}; give each its own port")
-        if problems:
-            raise ConfigInvalidError("; ".join(problems), problems=len(problems))
         if self.page_port and self.page_port in {self.web_port, self.grpc_port}:
             problems.append(f"page_port is {self.page_port} like another port; give it its own, or 0")
+        if problems:
+            raise ConfigInvalidError("; ".join(problems), problems=len(problems))
 
     @property
     def embedded(self) -> bool:
