@@ -82,13 +82,17 @@ class Rig:
         *,
         partition: int = 0,
         kinds: tuple[BinlogKind, ...] = (BinlogKind.INSERT,),
+        durable: bool = True,
     ) -> Written:
-        """Objects of a range, durable and not saved."""
+        """Objects of a range, not saved; by the writers' own way, or where there are many of them without syncing."""
         partition = partition or self.world.default
         facts, paths = [], []
         for kind in kinds:
             path = BinlogPath(kind, self.channel_ids[channel], partition, epoch, start, end, 0, next(_log_ids))
-            self.objects.create(str(path), pa.py_buffer(b"x" * 10))
+            if durable:
+                self.objects.create(str(path), pa.py_buffer(b"x" * 10))
+            else:
+                self.put(str(path))
             facts.append(BinlogFacts(kind, 0, path.log_id, 1, start + 1, end, 10, 20))
             paths.append(str(path))
         return Written(channel, epoch, LaneSave(partition, start, end, tuple(facts)), tuple(paths))
