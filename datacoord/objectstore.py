@@ -11,7 +11,7 @@ import posixpath
 import secrets
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -283,6 +283,11 @@ class S3ObjectStore(ObjectStore):
             raise BucketMissingError(
                 f"cannot open {bucket!r}: the bucket does not exist: create it or correct the storage root", path=bucket
             )
+
+
+def reading(path: str) -> AbstractContextManager[None]:
+    """Around everything that reads bytes of an object that is open: errors of the store come typed, as from ObjectStore."""
+    return _translated("read", path)
 
 
 def is_temporary(path: str) -> bool:

@@ -12,36 +12,20 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from datacoord.client import CoordinatorClient
-from datacoord.errors import InternalError, InvalidFieldError
+from datacoord.column_groups import TIMESTAMP_COLUMN
+from datacoord.errors import InvalidFieldError
+from datacoord.key_statistics import KeyProbe, table_of_keys
 from datacoord.objectstore import ObjectStore
+from datacoord.reading_objects import LogObject, ObjectReader, ReadStatistics, log_objects
 from datacoord.v1 import collection_pb2, common_pb2
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-TIMESTAMP_COLUMN: Final = "_timestamp"
 UNIT_BYTES_MAX: Final = 256 * 1024 * 1024
 """Rows that are read together, by their size in memory when they were written."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogObject:
-    """One registered object as a reader needs it.
-
-    Attributes:
-        path: relative to the storage root.
-        ts_min: smallest timestamp of a row.
-        ts_max: largest timestamp of a row.
-        memory_bytes: size of its rows in memory.
-    """
-
-    path: str
-    ts_min: int
-    ts_max: int
-    memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +93,10 @@ def read_batches(
     *,
     columns: Sequence[str] | None = None,
     where: pc.Expression | None = None,
+    keys: pa.Table | Sequence[object] | None = None,
     with_timestamp: bool = False,
     unit_bytes_max: int = UNIT_BYTES_MAX,
+    statistics: ReadStatistics | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Reads the surviving rows of a collection, channel by channel, in the order they were registered.
 
@@ -119,8 +105,11 @@ def read_batches(
         collection_name: the collection.
         columns: only these, in this order; only they are read.
         where: only rows for which this is true; parts of objects whose statistics exclude it are not read.
+        keys: only rows with these primary keys: values, or a table of the key's columns. Objects whose statistics (smallest,
+            largest, bloom filter of the key) exclude them are not read.
         with_timestamp: give the system's column `_timestamp` (int64) too.
         unit_bytes_max: rows that are read together, by their size in memory.
+        statistics: counts what the reading took.
 
     Raises:
         CollectionNotFoundError: there is no such collection.
@@ -131,9 +120,11 @@ def read_batches(
         collection = CollectionSchema.of(client.describe_collection(collection_name))
         wanted = collection.select(columns, with_timestamp=with_timestamp)
         store = ObjectStore.from_uri(collection.storage_root)
+        asked = None if keys is None else table_of_keys(keys, collection.columns, collection.primary_key)
         for channel in client.list_binlogs(collection_name):
             for unit in read_units(channel, unit_bytes_max):
-                yield from read_unit(store, unit, collection, wanted, where).to_batches()
+                rows = read_unit(store, unit, collection, wanted, where, keys=asked, statistics=statistics)
+                yield from rows.to_batches()
 
 
 def to_arrow(
@@ -142,13 +133,17 @@ def to_arrow(
     *,
     columns: Sequence[str] | None = None,
     where: pc.Expression | None = None,
+    keys: pa.Table | Sequence[object] | None = None,
     with_timestamp: bool = False,
+    statistics: ReadStatistics | None = None,
 ) -> pa.Table:
     """Reads the surviving rows of a collection into one table; arguments and errors are those of `read_batches`."""
     with _connected(coordinator) as client:
         collection = CollectionSchema.of(client.describe_collection(collection_name))
         wanted = collection.select(columns, with_timestamp=with_timestamp)
-        batches = read_batches(client, collection_name, columns=wanted.names, where=where)
+        batches = read_batches(
+            client, collection_name, columns=wanted.names, where=where, keys=keys, statistics=statistics
+        )
         return pa.Table.from_batches(list(batches), schema=wanted)
 
 
@@ -201,28 +196,15 @@ def read_units(channel: collection_pb2.ChannelBinlogList, unit_bytes_max: int) -
             taken, size_bytes = [], 0
 
 
-def log_objects(channel: collection_pb2.ChannelBinlogList, kind: common_pb2.BinlogKind) -> list[LogObject]:
-    """The objects of one kind that hold something at or before the checkpoint."""
-    found = []
-    for registered in channel.binlogs:
-        binlog = registered.binlog
-        if registered.kind != kind or binlog.timestamp_from > channel.checkpoint.timestamp:
-            continue
-        if registered.field_id:
-            raise InternalError(
-                f"object {binlog.log_path} holds some of the columns only; this version reads whole rows: upgrade it",
-                path=binlog.log_path,
-            )
-        found.append(LogObject(binlog.log_path, binlog.timestamp_from, binlog.timestamp_to, binlog.memory_size_bytes))
-    return found
-
-
 def read_unit(
     store: ObjectStore,
     unit: ReadUnit,
     collection: CollectionSchema,
     wanted: pa.Schema,
     where: pc.Expression | None = None,
+    *,
+    keys: pa.Table | None = None,
+    statistics: ReadStatistics | None = None,
 ) -> pa.Table:
     """Reads the surviving rows of a unit.
 
@@ -232,18 +214,31 @@ def read_unit(
         collection: the collection.
         wanted: columns to give, of `collection.select`.
         where: only rows for which this is true.
+        keys: only rows with these primary keys, each once; None = all.
+        statistics: counts what the reading took.
     """
-    stored = collection.columns.append(pa.field(TIMESTAMP_COLUMN, pa.int64()))
+    reader = ObjectReader(store, collection.columns, statistics or ReadStatistics())
+    primary_key = list(collection.primary_key)
     needed = list(wanted.names)
-    if unit.deletes:
-        needed += [name for name in (*collection.primary_key, TIMESTAMP_COLUMN) if name not in needed]
-    rows = _read(store, unit.inserts, stored, needed, checkpoint=unit.checkpoint, where=where)
+    if unit.deletes or keys is not None:
+        needed += [name for name in (*primary_key, TIMESTAMP_COLUMN) if name not in needed]
+    condition = where
+    asked = None
+    if keys is not None:
+        asked = KeyProbe(keys)
+        for name in primary_key:
+            condition = _both(condition, pc.field(name).isin(keys.column(name).combine_chunks()))
+    rows = _read(reader, unit.inserts, needed, checkpoint=unit.checkpoint, where=condition, probe=asked)
+    if keys is not None and len(primary_key) > 1:
+        rows = _rows_with(rows, keys, primary_key)
     if unit.deletes and rows.num_rows:
-        keys = [*collection.primary_key, TIMESTAMP_COLUMN]
-        # A delete hides older rows only, so what is not newer than the oldest row here is not looked at.
+        # A delete hides older rows only, so what is not newer than the oldest row here is not looked at; nor is an object whose
+        # statistics say that no key of these rows is in it.
         newer = pc.field(TIMESTAMP_COLUMN) > pc.min(rows.column(TIMESTAMP_COLUMN)).as_py()
-        deletes = _read(store, unit.deletes, stored, keys, checkpoint=unit.checkpoint, where=newer)
-        rows = apply_deletes(rows, deletes, list(collection.primary_key))
+        probe = KeyProbe(rows.select(primary_key))
+        hiding = [*primary_key, TIMESTAMP_COLUMN]
+        deletes = _read(reader, unit.deletes, hiding, checkpoint=unit.checkpoint, where=newer, probe=probe)
+        rows = apply_deletes(rows, deletes, primary_key)
     return rows.select(wanted.names).cast(wanted)
 
 
@@ -272,25 +267,32 @@ def apply_deletes(rows: pa.Table, deletes: pa.Table, primary_key: list[str]) -> 
 
 
 def _read(
-    store: ObjectStore,
+    reader: ObjectReader,
     logs: Iterable[LogObject],
-    stored: pa.Schema,
     columns: Sequence[str],
     *,
     checkpoint: int,
     where: pc.Expression | None,
+    probe: KeyProbe | None,
 ) -> pa.Table:
-    schema = pa.schema([stored.field(name) for name in columns])
-    tables = [schema.empty_table()]
+    tables = [reader.schema(columns).empty_table()]
     for log in logs:
-        condition = where
-        if log.ts_max > checkpoint:
-            seen = pc.field(TIMESTAMP_COLUMN) <= checkpoint
-            condition = seen if where is None else where & seen
-        with store.open_input(log.path) as file:
-            table = pq.read_table(file, schema=stored, columns=list(columns), filters=condition)
-        tables.append(table.select(columns).cast(schema))
+        seen = pc.field(TIMESTAMP_COLUMN) <= checkpoint if log.ts_max > checkpoint else None
+        tables.append(reader.read(log, columns, _both(seen, where), probe))
     return pa.concat_tables(tables)
+
+
+def _both(one: pc.Expression | None, other: pc.Expression | None) -> pc.Expression | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return one & other
+
+
+def _rows_with(rows: pa.Table, keys: pa.Table, primary_key: list[str]) -> pa.Table:
+    """Rows with one of these keys, in their order."""
+    numbered = rows.select(primary_key).append_column("_row", pa.array(range(rows.num_rows), pa.int64()))
+    found = numbered.join(keys, keys=primary_key, join_type="inner").column("_row")
+    return rows.take(found.take(pc.sort_indices(found)))
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from coordinator.store.tables import (
     vchannels,
 )
 from coordinator.store.transaction import Transaction, chunks
+from datacoord.column_groups import ROW_FIELD_IDS
 from datacoord.limits import ALL_PARTITIONS_ID
 from datacoord.paths import BinlogKind
 from datacoord.positions import Position
@@ -373,7 +374,8 @@ class Channels:
         for binlog in binlogs:
             segment.binlogs += 1
             segment.size_bytes += binlog.size_bytes
-            if binlog.kind is BinlogKind.INSERT:
+            # A row stands once where its timestamp is, however many objects its columns take.
+            if binlog.kind is BinlogKind.INSERT and binlog.field_id in ROW_FIELD_IDS:
                 segment.rows += binlog.rows
             elif binlog.kind is BinlogKind.DELTA:
                 segment.delete_rows += binlog.rows

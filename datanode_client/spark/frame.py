@@ -1,18 +1,23 @@
 """A collection as a native DataFrame: Spark's own Parquet reader over the registered objects, deletes as an anti join."""
 
+import pickle
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructField, StructType
 
+from datacoord.column_groups import TIMESTAMP_COLUMN
 from datacoord.errors import InvalidFieldError
 from datacoord.paths import BinlogPath
-from datacoord.reading import TIMESTAMP_COLUMN, CollectionSchema, LogObject, log_objects
+from datacoord.reading import UNIT_BYTES_MAX, CollectionSchema, read_units
+from datacoord.reading_objects import LogObject, log_objects
 from datacoord.v1 import collection_pb2, common_pb2
+from datanode_client.spark.source import batches_of_units
 from datanode_client.spark.types import spark_schema
 
 _CHANNEL = "_channel_id"
@@ -47,6 +52,8 @@ def collection_frame(
     Raises:
         InvalidFieldError: a column is of a type that Spark's Parquet reader does not know.
     """
+    if any(log.groups for channel in channels for log in log_objects(channel, common_pb2.BINLOG_KIND_INSERT)):
+        return _frame_of_groups(spark, collection, channels, with_timestamp=with_timestamp)
     _refuse_unknown_types(collection.columns)
     inserts: _Logs = []
     deletes: _Logs = []
@@ -72,6 +79,28 @@ def collection_frame(
         hidden = [frame[name] == newest[name] for name in (_CHANNEL, *keys)]
         frame = frame.join(newest, [*hidden, frame[TIMESTAMP_COLUMN] < newest[_DELETED_AT]], "left_anti")
     return frame.select(*(F.col(_quoted(name)) for name in columns))
+
+
+def _frame_of_groups(
+    spark: SparkSession,
+    collection: CollectionSchema,
+    channels: Sequence[collection_pb2.ChannelBinlogList],
+    *,
+    with_timestamp: bool,
+) -> DataFrame:
+    """The same where columns of a row stand in several objects: Arrow tasks put them side by side, Spark's reader cannot."""
+    wanted = collection.select(None, with_timestamp=with_timestamp)
+    schema = spark_schema(wanted)
+    given = to_arrow_schema(schema, timezone="UTC")
+    units = [unit for channel in channels for unit in read_units(channel, UNIT_BYTES_MAX)]
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            chosen = [pickle.loads(unit) for unit in batch.column(0).to_pylist()]  # noqa: S301 - what this frame pickled
+            yield from batches_of_units(chosen, collection, wanted, given)
+
+    pickled = spark.createDataFrame([(pickle.dumps(unit),) for unit in units], "unit binary")
+    return pickled.repartition(max(1, len(units))).mapInArrow(read, schema)
 
 
 def hadoop_uri(storage_root: str) -> str:

@@ -4,13 +4,17 @@ It neither claims nor reads: what it sends is what the tasks said, repeated unch
 """
 
 import asyncio
+import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from datacoord.column_groups import SHARED_FIELD_ID
 from datacoord.errors import (
     CoordinatorUnreachableError,
     DatacoordError,
@@ -18,10 +22,13 @@ from datacoord.errors import (
     InternalError,
     InvalidFieldError,
 )
+from datacoord.limits import TIMESTAMP_MAX
+from datacoord.manifest import ManifestEntry, entries_of, write_manifest
+from datacoord.object_metadata import BinlogMetadata, encoded
 from datacoord.paths import BinlogKind
 from datacoord.positions import Position
-from datacoord.v1 import common_pb2, data_coord_pb2
-from datanode_client.binlog.writer import ALL_COLUMNS_FIELD_ID
+from datacoord.v1 import collection_pb2, common_pb2, data_coord_pb2
+from datanode_client.binlog.writer import LOG_FIELDS
 from datanode_client.broker import Broker
 from datanode_client.client_config import BrokerConfig
 from datanode_client.sources.base import TIMESTAMP_COLUMN
@@ -29,7 +36,7 @@ from datanode_client.spark.options import SinkOptions
 from datanode_client.spark.sink_plan import CALLER, Landed
 from datanode_client.spark.sink_task import TaskReport, WrittenRange, open_store
 
-_LOGS: Mapping[BinlogKind, str] = {BinlogKind.INSERT: "insert_logs", BinlogKind.DELTA: "delta_logs"}
+_MANIFEST_THREADS = 8
 
 
 def commit_batch(options: SinkOptions, reports: Sequence[TaskReport]) -> None:
@@ -58,6 +65,7 @@ def commit_batch(options: SinkOptions, reports: Sequence[TaskReport]) -> None:
     parts = [
         _part(channel_name, ranges, report.batch, report.owner) for channel_name, ranges in sorted(by_channel.items())
     ]
+    _write_manifests(report, parts, by_channel)
     asyncio.run(_save(options, parts, report.batch))
 
 
@@ -94,15 +102,78 @@ def _lane(channel_name: str, partition_id: int, ranges: Sequence[WrittenRange], 
         timestamp_from=_the_one(channel_name, (written.timestamp_from for written in ranges)),
         timestamp_to=end,
     )
-    for kind, name in _LOGS.items():
+    ordered = sorted(ranges, key=lambda written: (written.ts_min, written.ts_max))
+    parts = dict.fromkeys(part for written in ordered for part in written.binlogs)
+    for kind, field_id in parts:
+        # In the order of their rows, the same in every group: the n-th objects of all groups belong together.
         binlogs = [
-            common_pb2.Binlog.FromString(written.binlogs[kind])
-            for written in sorted(ranges, key=lambda written: (written.ts_min, written.ts_max))
-            if kind in written.binlogs
+            common_pb2.Binlog.FromString(written.binlogs[kind, field_id])
+            for written in ordered
+            if (kind, field_id) in written.binlogs
         ]
-        if binlogs:
-            getattr(lane, name).append(common_pb2.FieldBinlog(field_id=ALL_COLUMNS_FIELD_ID, binlogs=binlogs))
+        getattr(lane, LOG_FIELDS[kind]).append(common_pb2.FieldBinlog(field_id=field_id, binlogs=binlogs))
     return lane
+
+
+def _write_manifests(
+    report: TaskReport,
+    parts: Sequence[data_coord_pb2.ChannelBinlogs],
+    by_channel: Mapping[str, Sequence[WrittenRange]],
+) -> None:
+    """Writes and adds one manifest per lane, which names the objects of every lane of its channel: a channel's part is one.
+
+    It says which attempts of the tasks count, and how far the range goes: nothing else in the store does.
+    """
+    store = open_store(report.storage_root)
+    work = []
+    for part in parts:
+        entries = [entry for lane in part.lanes for entry in entries_of(lane)]
+        metadata = BinlogMetadata(
+            kind=BinlogKind.STATS,
+            collection_id=collection_pb2.CollectionInfo.FromString(report.collection).collection_id,
+            collection_name=collection_pb2.CollectionInfo.FromString(report.collection).collection_name,
+            channel_id=by_channel[part.channel_name][0].channel_id,
+            channel_name=part.channel_name,
+            partition_id=0,
+            epoch=part.epoch,
+            timestamp_from=0,
+            timestamp_to=0,
+            ts_min=0,
+            ts_max=0,
+            field_id=0,
+            log_id=1,
+            channel_index=by_channel[part.channel_name][0].channel_index,
+            collection=_described(report.collection),
+            checkpoint=encoded(part.check_point),
+        )
+        work += [(lane, entries, metadata) for lane in part.lanes]
+
+    def write(item: tuple[data_coord_pb2.LaneBinlogs, list[ManifestEntry], BinlogMetadata]) -> None:
+        lane, entries, metadata = item
+        named = replace(
+            metadata,
+            partition_id=lane.partition_id,
+            timestamp_from=lane.timestamp_from,
+            timestamp_to=lane.timestamp_to,
+            log_id=1 + secrets.randbelow(TIMESTAMP_MAX),
+        )
+        # Times of a lane's own rows: its objects are what this row of SQL stands beside.
+        binlog, data = write_manifest(entries, named, times_of=entries_of(lane))
+        store.create(binlog.log_path, data)
+        lane.stats_logs.append(common_pb2.FieldBinlog(binlogs=[binlog]))
+
+    if len(work) == 1:
+        write(work[0])
+        return
+    with ThreadPoolExecutor(_MANIFEST_THREADS) as threads:
+        list(threads.map(write, work))
+
+
+def _described(collection: bytes) -> str:
+    described = collection_pb2.CollectionInfo.FromString(collection)
+    for place in ("storage_root", "create_time_ms"):
+        described.ClearField(place)
+    return encoded(described)
 
 
 def _the_one(channel_name: str, numbers: Iterable[int]) -> int:
@@ -129,7 +200,9 @@ def _refuse_doubled_keys(report: TaskReport, channel_name: str, ranges: Sequence
     store = open_store(report.storage_root)
     tables = []
     for written in ranges:
-        with store.open_input(common_pb2.Binlog.FromString(written.binlogs[BinlogKind.DELTA]).log_path) as file:
+        with store.open_input(
+            common_pb2.Binlog.FromString(written.binlogs[BinlogKind.DELTA, SHARED_FIELD_ID]).log_path
+        ) as file:
             tables.append(pq.read_table(file, columns=columns))
     rows = pa.concat_tables(tables)
     counted = rows.append_column("_one", pa.repeat(pa.scalar(1, pa.int8()), rows.num_rows))

@@ -100,6 +100,8 @@ class SinkPlan:
         partitions: partition ids by name.
         default_partition_id: of rows that name no partition; 0 = the collection has none, and every row names one.
         channels: the claimed channels by index.
+        collection: the collection as the coordinator describes it (a serialized CollectionInfo without channel names), which
+            objects carry.
     """
 
     options: SinkOptions
@@ -112,6 +114,7 @@ class SinkPlan:
     partitions: Mapping[str, int]
     default_partition_id: int
     channels: Mapping[int, ChannelPlan]
+    collection: bytes = b""
 
 
 def make_plan(options: SinkOptions, owner: str, frame: pa.Schema) -> SinkPlan:
@@ -132,6 +135,8 @@ def make_plan(options: SinkOptions, owner: str, frame: pa.Schema) -> SinkPlan:
     with CoordinatorClient(options.coordinator, caller=CALLER, timeout_seconds=options.timeout_seconds) as client:
         collection = _find_or_create(client, options, frame)
     indexes = options.channel_indexes(collection.channel_count)
+    names = list(collection.channel_names)
+    collection.ClearField("channel_names")
     plan = SinkPlan(
         options=options,
         owner=owner,
@@ -143,9 +148,10 @@ def make_plan(options: SinkOptions, owner: str, frame: pa.Schema) -> SinkPlan:
         partitions=dict(collection.partitions),
         default_partition_id=collection.partitions.get(DEFAULT_PARTITION_NAME, 0),
         channels={},
+        collection=collection.SerializeToString(deterministic=True),
     )
     check_frame(plan, frame)
-    infos = asyncio.run(_claim(options, owner, [collection.channel_names[index] for index in indexes]))
+    infos = asyncio.run(_claim(options, owner, [names[index] for index in indexes]))
     return replace(plan, channels={info.channel_index: ChannelPlan.from_info(info) for info in infos})
 
 

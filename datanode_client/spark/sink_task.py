@@ -13,9 +13,9 @@ from datacoord.errors import ConfigInvalidError, InvalidFieldError, OutOfOrderEr
 from datacoord.limits import TIMESTAMP_MAX
 from datacoord.objectstore import ObjectStore
 from datacoord.paths import BinlogKind
-from datacoord.v1 import data_coord_pb2
+from datacoord.v1 import collection_pb2, common_pb2, data_coord_pb2
 from datanode_client.binlog.schemas import CollectionSchema
-from datanode_client.binlog.writer import BinlogWriter, RangeRows
+from datanode_client.binlog.writer import BinlogWriter, Part, RangeRows
 from datanode_client.flowgraph.fold import fold_last_operations
 from datanode_client.sources.base import OP_COLUMN, OP_DELETE, TIMESTAMP_COLUMN
 from datanode_client.spark.sink_plan import ChannelPlan, Landed, SinkPlan
@@ -50,21 +50,25 @@ class WrittenRange:
 
     Attributes:
         channel_name: the channel.
+        channel_id: its number.
+        channel_index: which of the collection's channels it is.
         epoch: of the plan.
         partition_id: the lane.
         timestamp_from: P of the lane in the plan.
         ts_min: smallest timestamp of a row.
         ts_max: largest timestamp of a row.
-        binlogs: the objects by kind, as serialized `Binlog` messages.
+        binlogs: the objects by kind and group, as serialized `Binlog` messages.
     """
 
     channel_name: str
+    channel_id: int
+    channel_index: int
     epoch: int
     partition_id: int
     timestamp_from: int
     ts_min: int
     ts_max: int
-    binlogs: dict[BinlogKind, bytes]
+    binlogs: dict[Part, bytes]
 
 
 @dataclass(slots=True)
@@ -76,6 +80,7 @@ class TaskReport:
         owner: of the channels.
         storage_root: of the collection.
         primary_key: of the collection.
+        collection: the collection, a serialized CollectionInfo.
         ranges: what was written.
         rows: rows that were taken.
         skipped_rows: rows that were left out because they were landed before.
@@ -85,6 +90,7 @@ class TaskReport:
     owner: str
     storage_root: str
     primary_key: tuple[str, ...]
+    collection: bytes = b""
     ranges: list[WrittenRange] = field(default_factory=list)
     rows: int = 0
     skipped_rows: int = 0
@@ -95,6 +101,7 @@ class _Lane:
     """What a task has of one lane and has not written."""
 
     channel: ChannelPlan
+    channel_index: int
     partition_id: int
     batches: list[pa.RecordBatch] = field(default_factory=list)
     size_bytes: int = 0
@@ -118,7 +125,7 @@ class SinkTask:
         self._lanes: dict[tuple[int, int], _Lane] = {}
         self._writers: dict[int, BinlogWriter] = {}
         self._buffered_bytes = 0
-        self._report = TaskReport(identity.batch, plan.owner, plan.storage_root, plan.primary_key)
+        self._report = TaskReport(identity.batch, plan.owner, plan.storage_root, plan.primary_key, plan.collection)
         self._only_channel = next(iter(plan.channels)) if len(plan.channels) == 1 else None
         keyed_batch = plan.primary_key and not plan.options.timestamp_column and not plan.options.ordinal_column
         self._number_bits = KEYED_BATCH_BITS if keyed_batch else (ORDINAL_BITS if plan.options.ordinal_column else 0)
@@ -155,7 +162,9 @@ class SinkTask:
             self._report.rows += left.num_rows
             self._report.skipped_rows += part.num_rows - left.num_rows
             if left.num_rows:
-                lane = self._lanes.setdefault((channel_index, partition_id), _Lane(channel, partition_id))
+                lane = self._lanes.setdefault(
+                    (channel_index, partition_id), _Lane(channel, channel_index, partition_id)
+                )
                 size_bytes: int = left.nbytes
                 lane.batches.append(left)
                 lane.size_bytes += size_bytes
@@ -234,17 +243,19 @@ class SinkTask:
         start = lane.channel.progress.get(lane.partition_id, 0)
         first, last = timestamps[0].as_py(), timestamps[-1].as_py()
         written = RangeRows(lane.partition_id, start, last, {kind: [batch] for kind, batch in kinds.items()})
-        self._writer(lane.channel).write(written)
+        self._writer(lane).write(written)
         lane.objects += 1
         self._report.ranges.append(
             WrittenRange(
                 channel_name=lane.channel.name,
+                channel_id=lane.channel.channel_id,
+                channel_index=lane.channel_index,
                 epoch=lane.channel.epoch,
                 partition_id=lane.partition_id,
                 timestamp_from=start,
                 ts_min=first,
                 ts_max=last,
-                binlogs={kind: binlog.SerializeToString() for kind, binlog in written.written.items()},
+                binlogs={part: binlog.SerializeToString() for part, binlog in written.written.items()},
             )
         )
 
@@ -297,18 +308,32 @@ class SinkTask:
                 )
         return pa.RecordBatch.from_arrays([rows.column(name) for name in schema.names], schema=schema)
 
-    def _writer(self, channel: ChannelPlan) -> BinlogWriter:
+    def _writer(self, lane: _Lane) -> BinlogWriter:
+        channel = lane.channel
         writer = self._writers.get(channel.channel_id)
         if writer is None:
+            collection = collection_pb2.CollectionInfo.FromString(self._plan.collection)
             info = data_coord_pb2.ChannelRecoveryInfo(
                 channel_name=channel.name,
                 channel_id=channel.channel_id,
+                channel_index=lane.channel_index,
+                channel_count=collection.channel_count,
                 collection_id=self._plan.collection_id,
                 collection_name=self._plan.options.collection,
                 epoch=channel.epoch,
+                arrow_schema=collection.arrow_schema,
+                primary_key=collection.primary_key,
+                timestamp_kind=collection.timestamp_kind,
+                partitions=collection.partitions,
+                properties=collection.properties,
             )
             writer = self._writers[channel.channel_id] = BinlogWriter(
-                info, self._schema, lambda: open_store(self._plan.storage_root), self._plan.options.compression
+                info,
+                self._schema,
+                lambda: open_store(self._plan.storage_root),
+                self._plan.options.compression,
+                channel_mode=common_pb2.CHANNEL_MODE_CLAIMED,
+                manifest_follows=True,
             )
         return writer
 

@@ -5,7 +5,7 @@ is used with two filters, or once with a filter and once without, would be answe
 `filters` are the frame's own and are pushed down; so is everything in the native frames of `datanode_client.spark.frame`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,9 +15,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from datacoord.client import CoordinatorClient
+from datacoord.column_groups import TIMESTAMP_COLUMN
 from datacoord.errors import InvalidFieldError
 from datacoord.objectstore import ObjectStore
-from datacoord.reading import TIMESTAMP_COLUMN, CollectionSchema, ReadUnit, read_unit, read_units
+from datacoord.reading import CollectionSchema, ReadUnit, read_unit, read_units
 from datanode_client.spark.options import Condition, ReadOptions
 from datanode_client.spark.types import spark_schema
 
@@ -86,15 +87,34 @@ class CollectionReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs in a task: reads its units."""
         assert isinstance(partition, UnitsPartition)  # noqa: S101 - Spark gives back what `partitions` gave
-        store = ObjectStore.from_uri(self._collection.storage_root)
-        for unit in partition.units:
-            rows = read_unit(store, unit, self._collection, self._wanted, self._where)
-            columns = [
-                # Finer units than Spark's are cut off, as its own Parquet reader does.
-                column.cast(field.type, safe=False)
-                for column, field in zip(rows.columns, self._given, strict=True)
-            ]
-            yield from pa.Table.from_arrays(columns, schema=self._given).to_batches(max_chunksize=_BATCH_ROWS)
+        yield from batches_of_units(partition.units, self._collection, self._wanted, self._given, self._where)
+
+
+def batches_of_units(
+    units: Iterable[ReadUnit],
+    collection: CollectionSchema,
+    wanted: pa.Schema,
+    given: pa.Schema,
+    where: pc.Expression | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Reads units as Spark takes rows. Runs in a task.
+
+    Args:
+        units: what to read.
+        collection: the collection.
+        wanted: columns, as the collection has them.
+        given: the same columns as Spark has them.
+        where: only rows for which this is true.
+    """
+    store = ObjectStore.from_uri(collection.storage_root)
+    for unit in units:
+        rows = read_unit(store, unit, collection, wanted, where)
+        columns = [
+            # Finer units than Spark's are cut off, as its own Parquet reader does.
+            column.cast(field.type, safe=False)
+            for column, field in zip(rows.columns, given, strict=True)
+        ]
+        yield from pa.Table.from_arrays(columns, schema=given).to_batches(max_chunksize=_BATCH_ROWS)
 
 
 def collection_schema(options: ReadOptions) -> StructType:

@@ -8,6 +8,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import structlog
 
 from datacoord import failpoints
+from datacoord.column_groups import ROW_FIELD_IDS
 from datacoord.errors import ObjectStoreError
 from datacoord.paths import BinlogKind
 from datanode_client import metrics as names
@@ -17,6 +18,7 @@ from datanode_client.config import DataNodeConfig
 from datanode_client.metrics import DataNodeMetrics
 from datanode_client.syncmgr.task import SyncTask
 
+_KIND_LABELS = {BinlogKind.INSERT: "insert", BinlogKind.DELTA: "delta", BinlogKind.STATS: "stats"}
 _log = structlog.get_logger(__name__)
 
 
@@ -116,11 +118,12 @@ class SyncManager:
 
     def _count(self, task: SyncTask, seconds: float) -> None:
         self._metrics.observe(names.SAVE_TO_STORAGE_SECONDS, seconds)
-        for kind, binlog in task.lane.written.items():
-            label = {BinlogKind.INSERT: "insert", BinlogKind.DELTA: "delta"}[kind]
+        for (kind, field_id), binlog in task.lane.written.items():
+            label = _KIND_LABELS[kind]
             self._metrics.add(names.BINLOGS_WRITTEN, kind=label)
-            self._metrics.add(names.FLUSHED_ROWS, binlog.entries_num, kind=label)
             self._metrics.add(names.FLUSHED_BYTES, binlog.log_size_bytes, kind=label)
+            if field_id in ROW_FIELD_IDS and kind is not BinlogKind.STATS:
+                self._metrics.add(names.FLUSHED_ROWS, binlog.entries_num, kind=label)
 
     def _release(self, task: SyncTask) -> None:
         task.release_rows()

@@ -4,10 +4,9 @@ import asyncio
 from dataclasses import dataclass
 
 from datacoord.errors import InternalError
-from datacoord.paths import BinlogKind
 from datacoord.positions import Position
-from datacoord.v1 import common_pb2, data_coord_pb2
-from datanode_client.binlog.writer import ALL_COLUMNS_FIELD_ID, RangeRows
+from datacoord.v1 import data_coord_pb2
+from datanode_client.binlog.writer import RangeRows
 from datanode_client.writebuffer.policies import SyncReason
 
 
@@ -37,7 +36,7 @@ class SyncTask:
         return self.lane.partition_id
 
     def join(self, later: "SyncTask") -> None:
-        """Takes over the adjacent later range of the same lane: one range, one object per kind. Only before anything is written."""
+        """Takes over the adjacent later range of the same lane: one range, one set of objects. Only before anything is written."""
         if self.lane.timestamp_to != later.lane.timestamp_from or self.lane.written:
             raise InternalError(
                 f"range to {self.lane.timestamp_to} of lane {self.partition_id} cannot take over the range from "
@@ -56,17 +55,4 @@ class SyncTask:
 
     def to_proto(self) -> data_coord_pb2.LaneBinlogs:
         """The range and its objects as they stand in a save."""
-        written = self.lane.written
-
-        def logs(kind: BinlogKind) -> list[common_pb2.FieldBinlog]:
-            if kind not in written:
-                return []
-            return [common_pb2.FieldBinlog(field_id=ALL_COLUMNS_FIELD_ID, binlogs=[written[kind]])]
-
-        return data_coord_pb2.LaneBinlogs(
-            partition_id=self.lane.partition_id,
-            timestamp_from=self.lane.timestamp_from,
-            timestamp_to=self.lane.timestamp_to,
-            insert_logs=logs(BinlogKind.INSERT),
-            delta_logs=logs(BinlogKind.DELTA),
-        )
+        return self.lane.to_proto()

@@ -89,7 +89,7 @@ class WriteBuffer:
             )
         rows, size_bytes = buffer.rows, buffer.size_bytes
         task = SyncTask(
-            lane=RangeRows(partition_id, lane.end, self.consumed.timestamp, dict(buffer.take())),
+            lane=RangeRows(partition_id, lane.end, self.consumed.timestamp, dict(buffer.take()), self.persisted),
             pins={buffer.pin_id: buffer.pin},
             rows=rows,
             size_bytes=size_bytes,

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -13,10 +14,10 @@ from hypothesis import strategies as st
 
 from datacoord.errors import InvalidFieldError
 from datacoord.limits import ALL_PARTITIONS_ID, TIMESTAMP_MAX
+from datacoord.object_metadata import BinlogMetadata
 from datacoord.objectstore import DiskFullError, ObjectStore
 from datacoord.paths import BinlogKind, BinlogPath
 from datacoord.v1 import data_coord_pb2
-from datanode_client.binlog.metadata import BinlogMetadata
 from datanode_client.binlog.schemas import CollectionSchema
 from datanode_client.binlog.writer import BinlogWriter, RangeRows
 
@@ -59,10 +60,11 @@ def test_a_range_becomes_one_object_per_kind_with_everything_the_database_says_o
     writer(tmp_path).write(lane)
 
     for kind, schema in ((BinlogKind.INSERT, SCHEMA.insert_log), (BinlogKind.DELTA, SCHEMA.delta_log)):
-        binlog = lane.written[kind]
+        binlog = lane.written[kind, 0]
         file = pq.ParquetFile(tmp_path / binlog.log_path)
         facts = BinlogMetadata.from_key_values(file.metadata.metadata)
-        assert facts == BinlogMetadata(
+        assert facts == replace(
+            facts,
             kind=kind,
             collection_id=3,
             collection_name="c",
@@ -78,6 +80,8 @@ def test_a_range_becomes_one_object_per_kind_with_everything_the_database_says_o
             log_id=binlog.log_id,
         )
         assert str(facts.path) == binlog.log_path
+        assert (facts.parts, facts.write_id) == ("insert_log:0,delta_log:0", lane.write_id)
+        assert facts.memory_bytes == binlog.memory_size_bytes
         assert (binlog.timestamp_from, binlog.timestamp_to, binlog.entries_num) == (6, 30, 3)
         assert binlog.log_size_bytes == (tmp_path / binlog.log_path).stat().st_size
         assert binlog.memory_size_bytes > 0
@@ -89,7 +93,7 @@ def test_the_collections_own_schema_metadata_survives(tmp_path: Path) -> None:
     """Arrow extension types live in metadata: a writer that replaces it turns them into plain bytes."""
     lane = RangeRows(11, 5, 30, upserts(6))
     writer(tmp_path).write(lane)
-    schema = pq.ParquetFile(tmp_path / lane.written[BinlogKind.INSERT].log_path).schema_arrow
+    schema = pq.ParquetFile(tmp_path / lane.written[BinlogKind.INSERT, 0].log_path).schema_arrow
 
     assert schema.metadata[b"owner"] == b"tests"
     assert schema.field("note").metadata[b"comment"] == b"free"
@@ -100,10 +104,10 @@ def test_rows_are_read_back_as_they_were(tmp_path: Path) -> None:
     rows = upserts(6, 7, 8)
     lane = RangeRows(ALL_PARTITIONS_ID, 0, 8, rows)
     writer(tmp_path, compression="snappy").write(lane)
-    table = pq.read_table(tmp_path / lane.written[BinlogKind.INSERT].log_path)
+    table = pq.read_table(tmp_path / lane.written[BinlogKind.INSERT, 0].log_path)
 
     assert table.to_pylist() == pa.Table.from_batches(rows[BinlogKind.INSERT]).to_pylist()
-    assert "/all/" in lane.written[BinlogKind.INSERT].log_path
+    assert "/all/" in lane.written[BinlogKind.INSERT, 0].log_path
 
 
 def test_a_repetition_writes_only_what_is_missing(tmp_path: Path) -> None:

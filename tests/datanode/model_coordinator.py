@@ -24,10 +24,10 @@ from datacoord.errors import (
     StoreUnavailableError,
 )
 from datacoord.limits import DEFAULT_PARTITION_NAME
+from datacoord.object_metadata import BinlogMetadata
 from datacoord.paths import BinlogKind, BinlogPath
 from datacoord.positions import START, Position
 from datacoord.v1 import common_pb2, data_coord_pb2
-from datanode_client.binlog.metadata import BinlogMetadata
 from datanode_client.ports import CheckpointAnswer, CheckpointUpdate
 
 from .harness import DEFAULT_PARTITION, SCHEMA, Message

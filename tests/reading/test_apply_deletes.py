@@ -4,7 +4,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datacoord.reading import TIMESTAMP_COLUMN, apply_deletes
+from datacoord.column_groups import TIMESTAMP_COLUMN
+from datacoord.reading import apply_deletes
 
 ROW = st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(1, 8))
 """(first part of the key, second part, timestamp)."""
