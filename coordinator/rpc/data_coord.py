@@ -8,7 +8,7 @@ from coordinator.core.save import check_distinct
 from coordinator.rpc import answers, validation
 from coordinator.rpc.guard import Call
 from coordinator.rpc.watch import WatchHub
-from coordinator.store import ChannelRelease, CheckpointMove, DataNodeState, Store, WriteAnswer
+from coordinator.store import ChannelRelease, DataNodeState, Store, WriteAnswer
 from coordinator.web.metrics import Metrics
 from datacoord import limits
 from datacoord.v1 import data_coord_pb2
@@ -166,14 +166,8 @@ class DataCoordServicer:
         self, request: data_coord_pb2.UpdateChannelCheckpointRequest, call: Call
     ) -> data_coord_pb2.UpdateChannelCheckpointResponse:
         """Moves checkpoints forward."""
-        validation.count(request.channel_checkpoints, "channel_checkpoints", limits.CHECKPOINTS_MAX, minimum=1)
-        moves = []
-        for entry in request.channel_checkpoints:
-            position = entry.position
-            name = validation.channel_name(position.channel_name)
-            epoch = validation.number(entry.epoch, "epoch", 0)
-            moves.append(CheckpointMove(name, epoch, validation.position(position, name)))
-        answered = await self._store.update_channel_checkpoints(moves, caller=call.caller, deadline=call.deadline)
+        entries = validation.checkpoints(request, self._store.is_known)
+        answered = await self._store.move_checkpoints(entries, caller=call.caller, deadline=call.deadline)
         self._count(call, answered)
         outcomes: list[Any] = [answer.outcome or 0 for answer in answered]
         return data_coord_pb2.UpdateChannelCheckpointResponse(

@@ -6,12 +6,12 @@ what is allowed. Values of callers are shown shortened.
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from coordinator.core.model import BinlogFacts, LaneSave, Save
 from coordinator.core.save import check_distinct, check_shape
-from coordinator.store import ChannelIdentity
+from coordinator.store import ChannelIdentity, CheckpointEntry
 from datacoord import limits
 from datacoord.errors import BatchTooLargeError, InvalidFieldError, PathNotAllowedError
 from datacoord.paths import BinlogKind, BinlogPath
@@ -134,6 +134,36 @@ def position(message: common_pb2.MsgPosition, channel: str) -> Position:
     if group:
         label(group, "position.msg_group", limits.MSG_GROUP_CHARS_MAX)
     return Position(at, msg_id, group, message.event_time_ms)
+
+
+def checkpoints(
+    request: data_coord_pb2.UpdateChannelCheckpointRequest, is_known: Callable[[str], bool]
+) -> list[CheckpointEntry]:
+    """Checks and reads the entries of UpdateChannelCheckpoint.
+
+    Args:
+        request: the request.
+        is_known: whether a name is one of a channel for certain.
+    """
+    given = request.channel_checkpoints
+    count(given, "channel_checkpoints", limits.CHECKPOINTS_MAX, minimum=1)
+    entries = []
+    for entry in given:
+        # The hottest path: one look at each field, and the slow checks, with their words, only for what may be wrong.
+        at, epoch = entry.position, entry.epoch
+        name, moved_to, msg_id, group = at.channel_name, at.timestamp, at.msg_id, at.msg_group
+        if (
+            epoch < 0
+            or moved_to > limits.TIMESTAMP_MAX
+            or len(msg_id) > limits.MSG_ID_BYTES_MAX
+            or group
+            or not is_known(name)
+        ):
+            channel_name(name)
+            number(epoch, "epoch", 0)
+            position(at, name)
+        entries.append((name, epoch, moved_to, at.event_time_ms, msg_id, group))
+    return entries
 
 
 def timestamp(value: int, field: str) -> int:

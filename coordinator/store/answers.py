@@ -95,6 +95,11 @@ class ChannelIdentity:
     mode: ChannelMode
 
 
+CheckpointEntry = tuple[str, int, int, int, bytes, str]
+"""One entry of UpdateChannelCheckpoint on the hot path: channel name, epoch, and the timestamp, event time, msg_id and msg_group of
+the position."""
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointMove:
     """One entry of UpdateChannelCheckpoint.
@@ -108,6 +113,11 @@ class CheckpointMove:
     channel_name: str
     epoch: int
     position: Position
+
+    def entry(self) -> CheckpointEntry:
+        """The same, flat."""
+        p = self.position
+        return (self.channel_name, self.epoch, p.timestamp, p.event_time_ms, p.msg_id, p.msg_group)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from coordinator.store.answers import (
     AssignmentRound,
     ChannelIdentity,
     ChannelRelease,
+    CheckpointEntry,
     CheckpointMove,
     ClaimAnswer,
     DesiredState,
@@ -37,8 +38,8 @@ from coordinator.store.answers import (
     StoreStatistics,
     WriteAnswer,
 )
-from coordinator.store.channels import read_identities
 from coordinator.store.calls import AloneCall
+from coordinator.store.channels import read_identities
 from coordinator.store.checkpoints import CheckpointCall
 from coordinator.store.engine import Database, Faults
 from coordinator.store.garbage import Garbage
@@ -58,8 +59,8 @@ from coordinator.store.listings import (
     SegmentRow,
 )
 from coordinator.store.operations import Operations
-from coordinator.store.transaction import Memory
 from coordinator.store.overview import Overview, read_overview, read_written_items
+from coordinator.store.transaction import Memory
 from datacoord.v1 import data_coord_pb2
 
 T = TypeVar("T")
@@ -136,8 +137,6 @@ class Store(Operations):
         """
         await self._database.read(lambda connection: connection.execute(text("SELECT 1")).scalar())
 
-    def on_desired_change(self, listener: Callable[[frozenset[int]], None]) -> None:
-        """Calls `listener(node_ids)` on the loop after every transaction of this process that changed desired states."""
     async def weak_settings(self) -> Mapping[str, str]:
         """Settings of the database's server with which acknowledged writes may be lost; empty = all is well.
 
@@ -147,7 +146,13 @@ class Store(Operations):
         call = AloneCall("Durability", "", lambda transaction, _: durability.read(transaction.connection, transaction.kind))
         return durability.weak_settings(await self._queue.submit(call, None))
 
+    def on_desired_change(self, listener: Callable[[frozenset[int]], None]) -> None:
+        """Calls `listener(node_ids)` on the loop after every transaction of this process that changed desired states."""
         self._runner.listeners.append(listener)
+
+    def on_group(self, listener: Callable[[int, float], None]) -> None:
+        """Calls `listener(items, seconds)` on the loop after every transaction of the queue that was committed."""
+        self._queue.listeners.append(listener)
 
     async def channel_identities(self, channel_names: Sequence[str]) -> Mapping[str, ChannelIdentity]:
         """Immutable facts of channels, from memory where possible; unknown names are absent."""
@@ -158,11 +163,11 @@ class Store(Operations):
             known.update(await self._database.read(lambda connection: read_identities(connection, missing, size)))
         return {name: known[name] for name in channel_names if name in known}
 
-    # ---- R1, R2 -------------------------------------------------------------------------------------------------------------
     def is_known(self, channel_name: str) -> bool:
         """Whether this process has met a channel of this name, so that the name needs no check any more."""
         return channel_name in self._memory.channels
 
+    # ---- R1, R2 -------------------------------------------------------------------------------------------------------------
 
     async def save_binlog_paths(
         self, parts: Sequence[Save], *, caller: str, deadline: float | None = None
@@ -174,7 +179,13 @@ class Store(Operations):
         self, moves: Sequence[CheckpointMove], *, caller: str, deadline: float | None = None
     ) -> list[WriteAnswer]:
         """UpdateChannelCheckpoint: one answer per entry, in order."""
-        return await self._queue.submit(CheckpointCall(moves, caller), deadline)
+        return await self.move_checkpoints([move.entry() for move in moves], caller=caller, deadline=deadline)
+
+    async def move_checkpoints(
+        self, entries: Sequence[CheckpointEntry], *, caller: str, deadline: float | None = None
+    ) -> list[WriteAnswer]:
+        """The same, as the hot path has it."""
+        return await self._queue.submit(CheckpointCall(entries, caller), deadline)
 
     async def drop_virtual_channel(self, save: Save, *, caller: str, deadline: float | None = None) -> WriteAnswer:
         """DropVirtualChannel: last save and tombstone in one transaction."""
@@ -366,7 +377,6 @@ class Store(Operations):
             CollectionNotFoundError: no such collection.
             InvalidFieldError: a page token that this list did not give.
         """
-        kind = self._database.kind
         return await self._database.read(
             lambda connection: reads.read_channels(
                 connection,
@@ -435,11 +445,9 @@ class Store(Operations):
             )
         )
 
-    async def call_statistics(self) -> list[CallStatistics]:
-        """Accepted calls by RPC and caller, from the history in `events`."""
-        return await self._database.read(events.call_statistics)
-
-    # ---- flush --------------------------------------------------------------------------------------------------------------
+    async def count_channels(self) -> Mapping[str, int]:
+        """Channels by what can be said of them at a glance: OWNED and FREE (MANAGED ones), CLAIMED, DROPPED."""
+        return await self._database.read(ownership.count_channels)
 
     async def overview(self) -> Overview:
         """Counts of what there is, and who runs the background jobs."""
@@ -448,6 +456,12 @@ class Store(Operations):
     async def written_items(self, after_event_id: int) -> tuple[int, int]:
         """The last event, and the items of accepted calls after another one (-1 = none)."""
         return await self._database.read(lambda connection: read_written_items(connection, after_event_id))
+
+    async def call_statistics(self) -> list[CallStatistics]:
+        """Accepted calls by RPC and caller, from the history in `events`."""
+        return await self._database.read(events.call_statistics)
+
+    # ---- flush --------------------------------------------------------------------------------------------------------------
 
     async def flush(
         self, collection_name: str, timestamp: int = 0, *, caller: str, deadline: float | None = None

@@ -1,45 +1,49 @@
 """UpdateChannelCheckpoint (R2): decided by core; where every entry is the owner's and goes forward, one guarded statement."""
 
-import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from sqlalchemy import bindparam, or_, select, update
 
 from coordinator.core.model import Outcome
 from coordinator.core.ownership import decide_checkpoint
-from coordinator.store.answers import CheckpointMove, WriteAnswer
+from coordinator.store.answers import CheckpointEntry, WriteAnswer
 from coordinator.store.calls import WriteCall
 from coordinator.store.channels import Channels
-from coordinator.store.engine import DriverStatement
+from coordinator.store.driver_statement import DriverStatement
+from coordinator.store.engine import AgainError
 from coordinator.store.tables import ACTIVE, channel_state
 from coordinator.store.transaction import Transaction, chunks
 from datacoord.errors import Refusal
+from datacoord.positions import Position
 
 _ENTRY_BYTES = 64
 _APPLIED = WriteAnswer(Outcome.APPLIED)
+
+Row = tuple[int, int, int, int, int, bytes, str]
+"""Channel number, epoch, timestamp that must be greater than what is stored, timestamp, event time, msg_id, msg_group."""
 
 
 class CheckpointCall(WriteCall[list[WriteAnswer]]):
     """UpdateChannelCheckpoint."""
 
-    def __init__(self, moves: Sequence[CheckpointMove], caller: str) -> None:
-        size_bytes = sum(_ENTRY_BYTES + len(move.position.msg_id) for move in moves)
-        super().__init__("UpdateChannelCheckpoint", caller, items=len(moves), size_bytes=size_bytes)
-        self.moves = moves
+    def __init__(self, entries: Sequence[CheckpointEntry], caller: str) -> None:
+        size_bytes = len(entries) * _ENTRY_BYTES + sum([len(entry[4]) for entry in entries])
+        super().__init__("UpdateChannelCheckpoint", caller, items=len(entries), size_bytes=size_bytes)
+        self.entries = entries
 
     def needs(self) -> Mapping[str, Sequence[int]]:
         """See the base class."""
-        return {move.channel_name: () for move in self.moves}
+        return {entry[0]: () for entry in self.entries}
 
     def run(self, transaction: Transaction, channels: Channels) -> list[WriteAnswer]:
         """See the base class."""
         answers = []
         changes = []
         accepted = 0
-        for move in self.moves:
-            channel = channels.get(move.channel_name)
+        for name, epoch, timestamp, event_time_ms, msg_id, msg_group in self.entries:
+            channel = channels.get(name)
             facts = channels.facts(channel) if channel is not None else None
-            decision = decide_checkpoint(facts, move.channel_name, move.epoch, move.position)
+            decision = decide_checkpoint(facts, name, epoch, Position(timestamp, msg_id, msg_group, event_time_ms))
             if channel is None or isinstance(decision, Refusal):
                 refusal = decision if isinstance(decision, Refusal) else None
                 answers.append(WriteAnswer(None, refusal, (), facts))
@@ -65,8 +69,8 @@ _MOVE_IF = DriverStatement(
         channel_state.c.channel_id == bindparam("b_channel_id"),
         channel_state.c.epoch == bindparam("b_epoch"),
         channel_state.c.state == ACTIVE,
-        channel_state.c.checkpoint_timestamp < bindparam("b_greater_than"),
-        or_(channel_state.c.flush_timestamp == 0, channel_state.c.flush_timestamp > bindparam("b_before_flush")),
+        channel_state.c.checkpoint_timestamp < bindparam("b_greater"),
+        or_(channel_state.c.flush_timestamp == 0, channel_state.c.flush_timestamp > bindparam("b_timestamp")),
     )
     .values(
         checkpoint_timestamp=bindparam("b_timestamp"),
@@ -74,10 +78,7 @@ _MOVE_IF = DriverStatement(
         checkpoint_msg_id=bindparam("b_msg_id"),
         checkpoint_msg_group=bindparam("b_msg_group"),
     ),
-    (
-        *("b_channel_id", "b_epoch", "b_greater_than", "b_before_flush"),
-        *("b_timestamp", "b_event_time_ms", "b_msg_id", "b_msg_group"),
-    ),
+    ("b_channel_id", "b_epoch", "b_greater", "b_timestamp", "b_event_time_ms", "b_msg_id", "b_msg_group"),
 )
 
 
@@ -88,64 +89,72 @@ def try_fast(transaction: Transaction, calls: Sequence[CheckpointCall]) -> list[
 
     Returns:
         the answers; None: not so, and nothing was changed.
+
+    Raises:
+        AgainError: not so, and some were moved.
     """
-    folded = _fold(transaction, calls)
-    if folded is None:
+    rows_of_calls = _rows(transaction, calls)
+    if rows_of_calls is None:
         return None
-    savepoint = transaction.connection.begin_nested()
+    rows = _fold([row for rows in rows_of_calls for row in rows])
+    if rows is None:
+        return None
     # Sorted, so that transactions lock rows in one order.
-    rows = sorted(folded.values(), key=operator.itemgetter(0))
+    rows.sort()
     if _MOVE_IF.run(transaction.kind, transaction.connection, rows) != len(rows):
-        savepoint.rollback()
+        raise AgainError
+    _renew_owners(transaction, rows)
+    for call, of_call in zip(calls, rows_of_calls, strict=True):
+        changes = [(row[0], row[1], row[3]) for row in of_call]
+        transaction.record(call.rpc, call.caller, channels=len(changes), items=len(changes), changes=changes)
+    return [[_APPLIED] * len(call.entries) for call in calls]
+
+
+def _rows(transaction: Transaction, calls: Sequence[CheckpointCall]) -> list[list[Row]] | None:
+    """The entries with the numbers of their channels; None: one is not known here."""
+    known = transaction.memory.channels
+    try:
+        return [
+            [
+                (known[name].channel_id, epoch, timestamp, timestamp, event_time_ms, msg_id, msg_group)
+                for name, epoch, timestamp, event_time_ms, msg_id, msg_group in call.entries
+            ]
+            for call in calls
+        ]
+    except KeyError:
         return None
-    savepoint.commit()
-    _renew_owners(transaction, {epoch: channel_id for channel_id, epoch in folded})
-    memory = transaction.memory.channels
-    for call in calls:
-        changes = [(memory[m.channel_name].channel_id, m.epoch, m.position.timestamp) for m in call.moves]
-        count = len(call.moves)
-        transaction.record(call.rpc, call.caller, channels=count, items=count, changes=changes)
-    return [[_APPLIED] * len(call.moves) for call in calls]
 
 
-def _fold(
-    transaction: Transaction, calls: Sequence[CheckpointCall]
-) -> dict[tuple[int, int], tuple[int, int, int, int, int, int, bytes, str]] | None:
-    """The last position per channel and epoch.
-
-    By channel alone, a zombie's later position would swallow the owner's.
+def _fold(rows: list[Row]) -> list[Row] | None:
+    """The last position per channel and epoch. By channel alone, a zombie's later position would swallow the owner's.
 
     Returns:
-        None: a channel is not known here, or an entry does not go forward.
+        None: an entry does not go forward.
     """
-    memory = transaction.memory.channels
-    folded: dict[tuple[int, int], tuple[int, int, int, int, int, int, bytes, str]] = {}
-    for call in calls:
-        for move in call.moves:
-            identity = memory.get(move.channel_name)
-            if identity is None:
-                return None
-            key = (identity.channel_id, move.epoch)
-            position = move.position
-            timestamp = position.timestamp
-            before = folded.get(key)
+    if len({row[:2] for row in rows}) == len(rows):
+        return rows
+    folded: dict[tuple[int, int], Row] = {}
+    for row in rows:
+        key = row[:2]
+        before = folded.get(key)
+        if before is None:
+            folded[key] = row
+        elif row[3] > before[3]:
             # The guard of the first entry must hold for the last: it is the smallest that is greater than what is stored.
-            first = timestamp if before is None else before[2]
-            if before is not None and timestamp <= before[4]:
-                return None
-            event_time_ms, msg_id, msg_group = position.event_time_ms, position.msg_id, position.msg_group
-            folded[key] = (*key, first, timestamp, timestamp, event_time_ms, msg_id, msg_group)
-    return folded
+            folded[key] = (*key, before[2], *row[3:])
+        else:
+            return None
+    return list(folded.values())
 
 
-def _renew_owners(transaction: Transaction, channel_of_epoch: Mapping[int, int]) -> None:
+def _renew_owners(transaction: Transaction, rows: Iterable[Row]) -> None:
     known = transaction.memory.owner_of_epoch
-    owner_ids = set(map(known.get, channel_of_epoch))
+    owner_ids = {known.get(row[1]) for row in rows}
     for owner_id in owner_ids:
         transaction.renew(owner_id or 0)
     if None not in owner_ids:
         return
-    unknown = sorted(channel_id for epoch, channel_id in channel_of_epoch.items() if epoch not in known)
+    unknown = sorted(row[0] for row in rows if row[1] not in known)
     for chunk in chunks(unknown, transaction.kind.rows_per_statement):
         statement = select(channel_state.c.epoch, channel_state.c.owner_id)
         for row in transaction.connection.execute(statement.where(channel_state.c.channel_id.in_(chunk))):

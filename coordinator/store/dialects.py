@@ -7,7 +7,9 @@ excludes all others from its beginning, has no row locks and compiles it to noth
 import abc
 import sqlite3
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psycopg
@@ -43,10 +45,12 @@ class DatabaseKind(abc.ABC):
             up the GIL with every row, so that statements in a thread beside a busy loop are up to 1,000 times slower);
             False: whole transactions run in a worker thread.
         rows_per_statement: how many values an IN list may have.
+        takes_arrays: True: one statement with an array per column is best for many rows; False: one statement per row.
         driver_dialect: compiles statements that go to the driver directly, with positional parameters.
     """
 
     runs_on_loop: bool
+    takes_arrays: bool
     rows_per_statement = 1000
     driver_dialect: Dialect
 
@@ -74,11 +78,11 @@ class DatabaseKind(abc.ABC):
         """Begins the one transaction that may change the schema; waits for others that do."""
 
     @abc.abstractmethod
-    def begin_write(self, connection: Connection, seconds: float | None) -> int:
-        """The beginning of a transaction that writes.
+    def begin(self, connection: Connection, seconds: float | None) -> int:
+        """Begins a transaction that writes.
 
         Args:
-            connection: in the transaction.
+            connection: of the writer.
             seconds: time that each of its statements may take, where the database can bound it; None = as configured.
 
         Returns:
@@ -126,6 +130,7 @@ class Sqlite(DatabaseKind):
     """The embedded default: WAL, synchronous=FULL, BEGIN IMMEDIATE."""
 
     runs_on_loop = True
+    takes_arrays = False
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -185,8 +190,9 @@ class Sqlite(DatabaseKind):
         """See the base class."""
         connection.begin()
 
-    def begin_write(self, connection: Connection, seconds: float | None) -> int:  # noqa: ARG002
+    def begin(self, connection: Connection, seconds: float | None) -> int:  # noqa: ARG002
         """See the base class."""
+        connection.begin()
         return self.clock_ms(connection)
 
     def clock_ms(self, connection: Connection) -> int:  # noqa: ARG002
@@ -271,14 +277,25 @@ class Postgresql(DatabaseKind):
     """The deployed one: synchronous_commit=on, rows locked before they are decided on."""
 
     runs_on_loop = False
+    takes_arrays = True
 
     def __init__(self, url: str) -> None:
         super().__init__(make_url(url).set(drivername="postgresql+psycopg").render_as_string(hide_password=False))
         self.driver_dialect = PostgresqlDialect(paramstyle="format")  # type: ignore[no-untyped-call]
 
     def writer(self, busy_timeout_ms: int) -> Engine:
-        """See the base class."""
-        return self._engine("writer", busy_timeout_ms, isolation_level="READ COMMITTED")
+        """See the base class.
+
+        The driver begins no transactions, `begin` does. Bulk statements are planned once, for few rows: then they follow the order
+        of their input, in which every transaction locks rows.
+        """
+        settings = {
+            "default_transaction_isolation": "read\\ committed",
+            "plan_cache_mode": "force_generic_plan",
+            "enable_hashjoin": "off",
+            "enable_mergejoin": "off",
+        }
+        return self._engine("writer", busy_timeout_ms, isolation_level="AUTOCOMMIT", pre_ping=False, more=settings)
 
     def reader(self, busy_timeout_ms: int) -> Engine:
         """See the base class."""
@@ -296,7 +313,9 @@ class Postgresql(DatabaseKind):
         *,
         isolation_level: str,
         pool_size: int = 1,
+        pre_ping: bool = True,
         statement_seconds: int = _STATEMENT_SECONDS_MAX,
+        more: Mapping[str, str] = MappingProxyType({}),
     ) -> Engine:
         asked = make_url(self.url).query
         settings = {
@@ -307,6 +326,7 @@ class Postgresql(DatabaseKind):
             # A process that stands still in a transaction (stopped, swapped out, cut off) must not keep its locks from the others.
             "idle_in_transaction_session_timeout": _IDLE_IN_TRANSACTION_SECONDS_MAX * 1000,
             "timezone": "UTC",
+            **more,
         }
         ours = " ".join(f"-c {name}={value}" for name, value in settings.items())
         defaults: dict[str, Any] = {
@@ -324,7 +344,7 @@ class Postgresql(DatabaseKind):
             self.url,
             pool_size=pool_size,
             max_overflow=0,
-            pool_pre_ping=True,
+            pool_pre_ping=pre_ping,
             isolation_level=isolation_level,
             connect_args={
                 **{name: value for name, value in defaults.items() if name not in asked},
@@ -343,12 +363,21 @@ class Postgresql(DatabaseKind):
         connection.execute(text("SET LOCAL lock_timeout = '300s'"))
         connection.execute(select(func.pg_advisory_xact_lock(cast(_MIGRATION_LOCK_KEY, BigInteger))))
 
-    def begin_write(self, connection: Connection, seconds: float | None) -> int:
-        """See the base class."""
-        if seconds is None or seconds >= _STATEMENT_SECONDS_MAX:
-            return self.clock_ms(connection)
-        bound = func.set_config("statement_timeout", str(max(1, round(seconds * 1000))), True)
-        return int(connection.execute(select(_CLOCK_MS, bound)).one()[0])
+    def begin(self, connection: Connection, seconds: float | None) -> int:
+        """See the base class.
+
+        One round trip: what stands before BEGIN in the same query belongs to the transaction.
+        """
+        wanted = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+        if seconds is not None and seconds < _STATEMENT_SECONDS_MAX:
+            wanted += f", set_config('statement_timeout', '{max(1, round(seconds * 1000))}', true)"
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)  # noqa: S101 - the only driver this kind is made with
+        try:
+            row = driver.execute(f"SELECT {wanted}; BEGIN".encode(), prepare=False).fetchone()
+        except psycopg.Error as error:
+            raise exc.OperationalError("BEGIN", None, error) from error
+        return int(row[0])
 
     def clock_ms(self, connection: Connection) -> int:
         """See the base class."""

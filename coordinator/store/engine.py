@@ -1,18 +1,18 @@
 """Transactions: how they begin, where their statements run, and what an error means for what was asked."""
 
 import asyncio
-import operator
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 from sqlalchemy import event, exc
 from sqlalchemy.engine import Connection
 
 from coordinator.store.dialects import DatabaseKind, database_kind
+from coordinator.store.driver_statement import DriverStatement as DriverStatement  # noqa: PLC0414 - for now both
 from datacoord import failpoints
 from datacoord.errors import (
     CommitOutcomeUnknownError,
@@ -22,7 +22,6 @@ from datacoord.errors import (
 )
 
 T = TypeVar("T")
-Row = tuple[Any, ...]
 log = structlog.get_logger()
 
 _BEGIN_RETRY_SECONDS = 0.005
@@ -88,6 +87,10 @@ def _short(error: Exception) -> str:
     return " ".join(str(origin).split())[:200] or type(origin).__name__
 
 
+class AgainError(Exception):
+    """What a transaction does must be done another way: nothing of it is kept, and its work asks for another one."""
+
+
 class WriteFailedError(Exception):
     """A write transaction failed; nothing of it is left open."""
 
@@ -121,21 +124,24 @@ class Database:
             except Exception as error:
                 raise exc.OperationalError(statement, None, error) from error
 
-    async def write(self, work: Callable[[Connection], T]) -> T:
+    async def write(self, work: Callable[[Connection, int], T], seconds: float | None = None) -> T:
         """Runs a transaction that writes, and commits it.
 
         Args:
-            work: its statements. May run again after a failure that certainly left nothing behind, and in another thread.
+            work: its statements, given the connection and the database's clock in milliseconds since the epoch. May run again
+                after a failure that certainly left nothing behind, and in another thread.
+            seconds: time that each of its statements may take, where the database can bound it; None = as configured.
 
         Raises:
             WriteFailedError: it failed, and what that means.
+            AgainError: `work` raised it.
         """
         loop = asyncio.get_running_loop()
         if not self.kind.runs_on_loop:
-            return await loop.run_in_executor(self._write_thread, self._whole, work)
+            return await loop.run_in_executor(self._write_thread, self._whole, work, seconds)
         with self._connect() as connection:
-            await self._begin(connection)
-            result = self._statements(connection, work)
+            now_ms = await self._begin(connection, seconds)
+            result = self._statements(connection, now_ms, work)
             await loop.run_in_executor(self._write_thread, self._commit, connection)
             return result
 
@@ -145,31 +151,47 @@ class Database:
         except Exception as error:
             raise WriteFailedError(sort_error(self.kind, error, committing=False)) from error
 
-    def _whole(self, work: Callable[[Connection], T]) -> T:
-        with self._connect() as connection:
-            result = self._statements(connection, work)
+    def _whole(self, work: Callable[[Connection, int], T], seconds: float | None) -> T:
+        connection, now_ms = self._begun(seconds)
+        with connection:
+            result = self._statements(connection, now_ms, work)
             self._commit(connection)
             return result
 
-    async def _begin(self, connection: Connection) -> None:
+    def _begun(self, seconds: float | None) -> tuple[Connection, int]:
+        """A connection in a transaction; another one, where the one that lay idle turns out to be broken."""
+        failed: Exception | None = None
+        for _ in range(2):
+            connection = self._connect()
+            try:
+                return connection, self.kind.begin(connection, seconds)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the connection goes
+                connection.invalidate()
+                connection.close()
+                failed = error
+        assert failed is not None  # noqa: S101
+        raise WriteFailedError(sort_error(self.kind, failed, committing=False)) from failed
+
+    async def _begin(self, connection: Connection, seconds: float | None) -> int:
         """Takes the write lock without blocking the loop while another process has it."""
         deadline = time.monotonic() + self._busy_timeout_seconds
         delay = _BEGIN_RETRY_SECONDS
         while True:
             try:
-                connection.begin()
+                return self.kind.begin(connection, seconds)
             except Exception as error:
                 outcome = sort_error(self.kind, error, committing=False)
                 if not outcome.transient or time.monotonic() >= deadline:
                     raise WriteFailedError(SortedError(outcome.error)) from error
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, _BEGIN_RETRY_SECONDS_MAX)
-            else:
-                return
 
-    def _statements(self, connection: Connection, work: Callable[[Connection], T]) -> T:
+    def _statements(self, connection: Connection, now_ms: int, work: Callable[[Connection, int], T]) -> T:
         try:
-            return work(connection)
+            return work(connection, now_ms)
+        except AgainError:
+            connection.rollback()
+            raise
         except Exception as error:
             outcome = sort_error(self.kind, error, committing=False)
             if isinstance(outcome.error, InternalError):
@@ -241,45 +263,3 @@ class Database:
         self._read_threads.shutdown(wait=True, cancel_futures=True)
         self._writer.dispose()
         self._reader.dispose()
-
-
-class DriverStatement:
-    """A Core statement that is compiled once and given to the driver with many rows of positional parameters.
-
-    SQLAlchemy's own executemany costs 10 to 17 µs per row in Python; this leaves the driver's 3.
-    """
-
-    def __init__(self, statement: Any, columns: tuple[str, ...]) -> None:
-        """Prepares a statement.
-
-        Args:
-            statement: an insert or update with `bindparam`s; other values in it are constants.
-            columns: names of the parameters, in the order in which rows give them.
-        """
-        self._statement = statement
-        self._columns = columns
-        self._compiled: dict[type[DatabaseKind], tuple[str, Callable[[Row], Row]]] = {}
-
-    def run(self, kind: DatabaseKind, connection: Connection, rows: Sequence[Row]) -> int:
-        """Executes it for every row.
-
-        Returns:
-            how many rows it changed, all together.
-        """
-        if not rows:
-            return 0
-        prepared = self._compiled.get(type(kind))
-        if prepared is None:
-            prepared = self._compiled[type(kind)] = self._compile(kind)
-        sql, arrange = prepared
-        return connection.exec_driver_sql(sql, [arrange(row) for row in rows]).rowcount
-
-    def _compile(self, kind: DatabaseKind) -> tuple[str, Callable[[Row], Row]]:
-        compiled = self._statement.compile(dialect=kind.driver_dialect)
-        constants = tuple(name for name in compiled.positiontup if name not in self._columns)
-        values = tuple(compiled.params[name] for name in constants)
-        indexes = [(*self._columns, *constants).index(name) for name in compiled.positiontup]
-        arrange = operator.itemgetter(*indexes)
-        if constants:
-            return str(compiled), lambda row: arrange(row + values)
-        return str(compiled), arrange

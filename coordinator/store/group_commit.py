@@ -7,7 +7,7 @@ idle queue makes nobody wait.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -53,9 +53,14 @@ class _Waiting:
 
 
 class GroupCommit:
-    """The queue. Belongs to the event loop it is started on."""
+    """The queue. Belongs to the event loop it is started on.
+
+    Attributes:
+        listeners: told of every transaction that was committed: items, seconds.
+    """
 
     def __init__(self, run: Runner, settings: StoreSettings, statistics: StoreStatistics) -> None:
+        self.listeners: list[Callable[[int, float], None]] = []
         self._run = run
         self._settings = settings
         self._statistics = statistics
@@ -213,6 +218,8 @@ class GroupCommit:
         self._statistics.group_seconds += seconds
         pace = items / max(seconds, 1e-6)
         self._items_per_second += _RATE_WEIGHT * (pace - self._items_per_second)
+        for listener in self.listeners:
+            listener(items, seconds)
 
 
 def _expired() -> DeadlineExpiredError:

@@ -11,7 +11,7 @@ from coordinator.store import checkpoints
 from coordinator.store.answers import StoreSettings, StoreStatistics
 from coordinator.store.calls import WriteCall, run_calls
 from coordinator.store.checkpoints import CheckpointCall
-from coordinator.store.engine import Database
+from coordinator.store.engine import AgainError, Database
 from coordinator.store.transaction import GuardFailedError, Memory, Transaction
 
 log = structlog.get_logger()
@@ -48,34 +48,36 @@ class GroupRunner:
         Raises:
             WriteFailedError: the transaction failed.
         """
-        finished: list[tuple[Transaction, int]] = []
         seconds = _seconds_left(calls)
-
-        def work(connection: Connection) -> list[Any]:
-            transaction = self._begin(connection, seconds)
-            answers, fast_items = self._decide(transaction, calls)
-            finished[:] = [(transaction, fast_items)]
-            return answers
-
-        answers = await self._database.write(work)
-        ((transaction, fast_items),) = finished
+        try:
+            transaction, answers, fast_items = await self._database.write(
+                lambda connection, now_ms: self._work(connection, now_ms, calls, fast=True), seconds
+            )
+        except AgainError:
+            transaction, answers, fast_items = await self._database.write(
+                lambda connection, now_ms: self._work(connection, now_ms, calls, fast=False), seconds
+            )
         self._committed(transaction, fast_items)
         return answers
 
-    def _begin(self, connection: Connection, seconds: float | None) -> Transaction:
-        kind = self._database.kind
-        now_ms = kind.begin_write(connection, seconds)
-        if self._clock_ms is not None:
-            now_ms = self._clock_ms()
-        return Transaction(connection, kind, self._settings, self._memory, now_ms)
-
-    def _decide(self, transaction: Transaction, calls: Sequence[WriteCall[Any]]) -> tuple[list[Any], int]:
+    def _work(
+        self, connection: Connection, now_ms: int, calls: Sequence[WriteCall[Any]], *, fast: bool
+    ) -> tuple[Transaction, list[Any], int]:
         """Checkpoints by one guarded statement where all of them are plain; everything else by core.
 
         All calls of a group wait at once, so that any order of them is a legal one.
+
+        Returns:
+            the transaction, the answers of the calls, and how many items the guarded statement took.
+
+        Raises:
+            AgainError: not all of them were plain; nothing may be kept.
         """
+        if self._clock_ms is not None:
+            now_ms = self._clock_ms()
+        transaction = Transaction(connection, self._database.kind, self._settings, self._memory, now_ms)
         moving = [call for call in calls if isinstance(call, CheckpointCall)]
-        quick = checkpoints.try_fast(transaction, moving) if moving else None
+        quick = checkpoints.try_fast(transaction, moving) if fast and moving else None
         answers: dict[int, Any] = {}
         fast_items = 0
         if quick is not None:
@@ -89,7 +91,7 @@ class GroupRunner:
         except GuardFailedError:
             self._statistics.invariant_violations += 1
             raise
-        return [answers[id(call)] for call in calls], fast_items
+        return transaction, [answers[id(call)] for call in calls], fast_items
 
     def _committed(self, transaction: Transaction, fast_items: int) -> None:
         transaction.publish()

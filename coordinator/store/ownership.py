@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import insert, select
+from sqlalchemy import func, insert, select
 from sqlalchemy.engine import Connection
 
 from coordinator.core.assignment import HeldChannel, plan_assignment
@@ -205,3 +205,23 @@ def read_held(
         held.append(HeldChannel(channel_id, collection_id, owner_id, bool(releasing), placed_on, placed_off))
         epochs[channel_id] = epoch
     return held, epochs
+
+
+def count_channels(connection: Connection) -> dict[str, int]:
+    """Channels by what can be said of them at a glance: OWNED and FREE (MANAGED ones), CLAIMED, DROPPED."""
+    has_owner = channel_state.c.owner_id > 0
+    statement = (
+        select(channel_state.c.state, vchannels.c.mode, has_owner.label("has_owner"), func.count().label("count"))
+        .join(vchannels, vchannels.c.channel_id == channel_state.c.channel_id)
+        .group_by(channel_state.c.state, vchannels.c.mode, has_owner)
+    )
+    counts = dict.fromkeys(("OWNED", "FREE", "CLAIMED", "DROPPED"), 0)
+    for state, mode, owned, count in connection.execute(statement):
+        if state != ACTIVE:
+            name = "DROPPED"
+        elif mode == int(ChannelMode.CLAIMED):
+            name = "CLAIMED"
+        else:
+            name = "OWNED" if owned else "FREE"
+        counts[name] += count
+    return counts

@@ -153,7 +153,7 @@ async def test_an_operation_that_fails_anywhere_before_commit_leaves_nothing_and
             assert dump(world.url) == before, f"statement {failed} left something"
         else:
             break
-    assert failed >= 3
+    assert failed >= 2  # the fastest one: its guarded statement, and the history
     assert world.faults.fail_statement > 0, "the operation has no such statement: every one has failed once"
     after = dump(world.url)
     await world.store.close()

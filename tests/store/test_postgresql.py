@@ -143,6 +143,7 @@ async def test_a_writer_that_stands_still_loses_its_locks(world: World) -> None:
     with database._writer.connect() as connection:
         # The setting is ten seconds (test_engine): nobody waits that long for a test.
         connection.execute(text("SET idle_in_transaction_session_timeout = '200ms'"))
+        database.kind.begin(connection, None)
         connection.execute(select(epochs).with_for_update())
         with psycopg.connect(world.url.replace("+psycopg", "")) as waiting:
             waiting.execute("SET statement_timeout = '30s'")
@@ -229,7 +230,7 @@ INSERT INTO written VALUES (1)
 async def test_a_commit_that_warns_is_unknown(world: World) -> None:
     """Cut short while it waits for a synchronous standby, COMMIT warns, and has happened on this server only."""
     with pytest.raises(WriteFailedError, match="not replicated") as raised:
-        await world.store._database.write(lambda connection: connection.exec_driver_sql(WARNS_AT_COMMIT))
+        await world.store._database.write(lambda connection, _now_ms: connection.exec_driver_sql(WARNS_AT_COMMIT))
 
     assert isinstance(raised.value.outcome.error, CommitOutcomeUnknownError)
     assert (await world.move(world.channels[0], 5)).outcome is Outcome.APPLIED
@@ -238,7 +239,7 @@ async def test_a_commit_that_warns_is_unknown(world: World) -> None:
 async def test_a_failed_transaction_cannot_be_committed(world: World) -> None:
     """PostgreSQL answers COMMIT of one with ROLLBACK and no error: the caller would be told that it was done."""
 
-    def swallow_an_error(connection: Connection) -> None:
+    def swallow_an_error(connection: Connection, _now_ms: int) -> None:
         with pytest.raises(DBAPIError):
             connection.execute(text("SELECT 1/0"))
 

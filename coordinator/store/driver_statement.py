@@ -1,0 +1,188 @@
+"""Statements for many rows at once, compiled once and given to the driver.
+
+SQLAlchemy's own executemany costs 10 to 17 µs per row in Python. SQLite's driver runs one statement per row at less than 3;
+PostgreSQL gets one statement for all rows, over one array per column (`unnest`), for each of its statements is a round trip.
+"""
+
+import itertools
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import psycopg
+from psycopg.pq import Format
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    BindParameter,
+    Insert,
+    LargeBinary,
+    SmallInteger,
+    Text,
+    bindparam,
+    column,
+    func,
+    insert,
+    literal_column,
+    select,
+)
+from sqlalchemy.engine import Connection
+from sqlalchemy.sql import visitors
+from sqlalchemy.types import TypeEngine
+
+from coordinator.store.dialects import DatabaseKind
+
+Row = tuple[Any, ...]
+Execute = Callable[[Connection, Sequence[Row]], int]
+
+
+class DriverStatement:
+    """An insert or update that is executed for many rows."""
+
+    def __init__(self, statement: Any, columns: tuple[str, ...]) -> None:
+        """Prepares a statement.
+
+        Args:
+            statement: an insert or update with `bindparam`s; other values in it are constant numbers. An insert has one
+                parameter per column, of its name. An update changes no row twice: its rows differ in the key.
+            columns: names of the parameters, in the order in which rows give them.
+        """
+        self._statement = statement
+        self._columns = columns
+        self._prepared: dict[type[DatabaseKind], Execute] = {}
+
+    def run(self, kind: DatabaseKind, connection: Connection, rows: Sequence[Row]) -> int:
+        """Executes it for every row, in their order.
+
+        Returns:
+            how many rows it changed, all together.
+        """
+        if not rows:
+            return 0
+        execute = self._prepared.get(type(kind))
+        if execute is None:
+            prepare = self._prepare_arrays if kind.takes_arrays else self._prepare_rows
+            execute = self._prepared[type(kind)] = prepare(kind)
+        return execute(connection, rows)
+
+    def _prepare_rows(self, kind: DatabaseKind) -> Execute:
+        places = {name: literal_column(f"?{number}") for number, name in enumerate(self._columns, 1)}
+        statement = _replaced(self._statement, places)
+        if isinstance(statement, Insert):
+            statement = statement.inline()  # or every row would come back
+        sql = str(statement.compile(dialect=kind.driver_dialect))
+
+        def execute(connection: Connection, rows: Sequence[Row]) -> int:
+            return connection.exec_driver_sql(sql, rows).rowcount  # type: ignore[arg-type] # any sequence will do
+
+        return execute
+
+    def _prepare_arrays(self, kind: DatabaseKind) -> Execute:
+        binds = self._statement.compile(dialect=kind.driver_dialect).binds
+        types = {name: binds[name].type for name in self._columns}
+        arrays = [bindparam(name, type_=ARRAY(types[name])) for name in self._columns]
+        rows_of = func.unnest(*arrays).table_valued(*(column(name, types[name]) for name in self._columns))
+        given = rows_of.render_derived(name="given")
+        if isinstance(self._statement, Insert):
+            source = select(*(given.c[name] for name in self._columns))
+            statement: Any = insert(self._statement.table).from_select(list(self._columns), source).inline()
+        else:
+            statement = _replaced(self._statement, {name: given.c[name] for name in self._columns})
+        compiled = statement.compile(dialect=kind.driver_dialect)
+        sql = str(compiled)
+        order = [self._columns.index(name) for name in compiled.positiontup]
+        packers = [_PACKERS[type(types[name])] for name in compiled.positiontup]
+
+        def execute(connection: Connection, rows: Sequence[Row]) -> int:
+            values = list(zip(*rows, strict=True))
+            packed = tuple(pack(values[place]) for pack, place in zip(packers, order, strict=True))
+            return connection.exec_driver_sql(sql, packed).rowcount
+
+        return execute
+
+
+def _replaced(statement: Any, places: dict[str, Any]) -> Any:
+    """The statement with something else in the place of each parameter, and constants written out."""
+
+    def replace(element: Any, **_: object) -> Any:
+        if not isinstance(element, BindParameter):
+            return None
+        if element.key in places:
+            return places[element.key]
+        assert isinstance(element.value, int), element  # noqa: S101 - ours, and nothing else is safe to write out
+        return literal_column(str(int(element.value)))
+
+    return visitors.replacement_traverse(statement, {}, replace)
+
+
+# ---- arrays of PostgreSQL, packed as its wire format has them -------------------------------------------------------------------
+
+
+class _Array(bytes):
+    """An array in binary form."""
+
+
+class _BigintArray(_Array):
+    __slots__ = ()
+
+
+class _SmallintArray(_Array):
+    __slots__ = ()
+
+
+class _TextArray(_Array):
+    __slots__ = ()
+
+
+class _ByteaArray(_Array):
+    __slots__ = ()
+
+
+_BIGINT, _SMALLINT, _TEXT, _BYTEA = 20, 21, 25, 17
+_OIDS: dict[type[_Array], int] = {_BigintArray: 1016, _SmallintArray: 1005, _TextArray: 1009, _ByteaArray: 1001}
+_HEAD = struct.Struct("!iiIii")
+_LENGTH = struct.Struct("!i")
+_NULL = _LENGTH.pack(-1)
+
+
+def _head(element: int, values: Sequence[Any], *, nulls: bool = False) -> bytes:
+    return _HEAD.pack(1, int(nulls), element, len(values), 1)
+
+
+def _pack_numbers(element: int, code: str, size: int, values: Sequence[int | None]) -> bytes:
+    if None in values:
+        one = struct.Struct(f"!i{code}")
+        return _head(element, values, nulls=True) + b"".join(
+            _NULL if value is None else one.pack(size, value) for value in values
+        )
+    pairs = itertools.chain.from_iterable(zip(itertools.repeat(size), values))
+    return _head(element, values) + struct.pack(f"!{('i' + code) * len(values)}", *pairs)
+
+
+def _pack_bytes(element: int, values: Sequence[bytes]) -> bytes:
+    lengths = map(_LENGTH.pack, map(len, values))
+    parts = itertools.chain.from_iterable(zip(lengths, values, strict=True))
+    return _head(element, values) + b"".join(parts)
+
+
+_PACKERS: dict[type[TypeEngine[Any]], Callable[[Sequence[Any]], _Array]] = {
+    BigInteger: lambda values: _BigintArray(_pack_numbers(_BIGINT, "q", 8, values)),
+    SmallInteger: lambda values: _SmallintArray(_pack_numbers(_SMALLINT, "h", 2, values)),
+    Text: lambda values: _TextArray(_pack_bytes(_TEXT, [value.encode() for value in values])),
+    LargeBinary: lambda values: _ByteaArray(_pack_bytes(_BYTEA, values)),
+}
+
+
+def _dumper(kind: type[_Array]) -> type[psycopg.adapt.Dumper]:
+    class Dumper(psycopg.adapt.Dumper):
+        format = Format.BINARY
+        oid: ClassVar[int] = _OIDS[kind]  # type: ignore[misc] # a class has it as well as an instance
+
+        def dump(self, obj: bytes) -> bytes:
+            return obj
+
+    return Dumper
+
+
+for _kind in _OIDS:
+    psycopg.adapters.register_dumper(_kind, _dumper(_kind))
