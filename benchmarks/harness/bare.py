@@ -9,8 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import psycopg
 from psycopg.pq import ExecStatus, Format
@@ -96,15 +95,6 @@ class PostgresCheckpoints:
         self._items = items // connections
         for connection in self._connections:
             _ok(connection.pgconn.prepare(b"move", _POSTGRES_UPDATE), ExecStatus.COMMAND_OK)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for connection in self._connections:
-            connection.close()
 
     async def run(self) -> Sample:
         """Writes the groups, one transaction each, on all connections at once."""

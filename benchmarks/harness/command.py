@@ -1,8 +1,9 @@
 """The command line that all benchmarks have."""
 
 import argparse
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 import uvloop
 
@@ -29,7 +30,7 @@ class Options:
         return max(minimum, round(number * self.scale))
 
 
-def main(measure: Callable[[Options], Awaitable[Report]], doc: str | None) -> None:
+def main(measure: Callable[[Options], Coroutine[Any, Any, Report]], doc: str | None) -> None:
     """Reads the arguments, measures, prints."""
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     parser.add_argument(

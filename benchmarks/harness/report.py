@@ -9,7 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
+
+from benchmarks.harness.rounds import Sample, ratios, spread
 
 _PACKAGES = ("grpcio", "protobuf", "psycopg", "sqlalchemy", "uvloop")
 
@@ -101,6 +104,55 @@ class Report:
             print(f"  {bar.name}: {bar.value:.2f} ({asked}): {bar.verdict()}")
         sys.stdout.flush()
         print(json.dumps(self.as_json(), ensure_ascii=False), flush=True)
+
+    def best(self, samples: Mapping[str, Sequence[Sample]], prefix: str) -> str:
+        """The fastest side whose name begins so."""
+        names = [name for name in samples if name.startswith(prefix)]
+        return max(names, key=lambda name: spread(samples[name], _rate).median)
+
+    def bar_to_etcd(self, samples: Mapping[str, Sequence[Sample]], name: str, first: float, goal: float) -> Bar:
+        """A bar for the rate of a side as a share of etcd's."""
+        return Bar(f"{name} to etcd", ratios(samples[name], samples["etcd"], _rate).median, first, goal)
+
+
+def throughput_report(
+    name: str,
+    method: str,
+    unit: str,
+    samples: Mapping[str, Sequence[Sample]],
+    *,
+    versions: dict[str, str],
+    bare: Mapping[str, str] = MappingProxyType({}),
+) -> Report:
+    """A report of rates, with ratios to etcd and, where given, of sides to their bare databases."""
+    columns = [
+        "side",
+        f"{unit}/s",
+        "× etcd",
+        *(["× its bare database"] if bare else []),
+        f"CPU µs/{unit[:-1]}",
+        "p99 ms",
+    ]
+    report = Report(name, method, columns, versions=versions)
+    for side, of in samples.items():
+        rate, to_etcd = spread(of, _rate), ratios(of, samples["etcd"], _rate)
+        figures: dict[str, Any] = {f"{unit}_per_second": rate.as_json(), "to_etcd": to_etcd.as_json()}
+        row = [side, rate.shown(0), "1" if side == "etcd" else to_etcd.shown()]
+        if bare:
+            to_bare = ratios(of, samples[bare[side]], _rate) if side in bare else None
+            row.append(to_bare.shown() if to_bare else "")
+            figures |= {"to_bare": to_bare.as_json()} if to_bare else {}
+        remote = all(sample.latencies_ms for sample in of)
+        if remote:
+            cpu, slow = spread(of, lambda sample: sample.cpu_us_per_item), spread(of, lambda s: s.percentile_ms(99))
+            figures |= {"cpu_us_per_item": cpu.as_json(), "p99_ms": slow.as_json()}
+        report.rows.append([*row, cpu.shown(1) if remote else "", slow.shown(0) if remote else ""])
+        report.figures[side] = figures
+    return report
+
+
+def _rate(sample: Sample) -> float:
+    return sample.per_second
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -16,16 +16,23 @@ class Sample:
         items: done in it.
         seconds: it took.
         latencies_ms: of its calls, where they matter.
+        cpu_seconds: of all processes that took part, where that is known.
     """
 
     items: int
     seconds: float
     latencies_ms: Sequence[float] = ()
+    cpu_seconds: float = 0.0
 
     @property
     def per_second(self) -> float:
         """Items per second."""
         return self.items / self.seconds
+
+    @property
+    def cpu_us_per_item(self) -> float:
+        """Processor time per item; unlike its rate, it hardly depends on what else the machine does."""
+        return self.cpu_seconds * 1e6 / self.items
 
     def percentile_ms(self, percent: float) -> float:
         """A percentile of the latencies."""

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
@@ -91,40 +92,51 @@ def sqlite_coordinator(directory: Path, **settings: str) -> Iterator[Coordinator
         process.stop()
 
 
+@dataclass(frozen=True)
+class Postgres:
+    """A running PostgreSQL server.
+
+    Attributes:
+        url: of its maintenance database.
+        pid: of its first process.
+        version: of the server.
+    """
+
+    url: str
+    pid: int
+    version: str
+
+    def database(self, name: str, *, migrated: bool = True) -> str:
+        """A new database; its URL."""
+        with psycopg.connect(libpq(self.url), autocommit=True) as connection:
+            connection.execute(f'CREATE DATABASE "{name}"'.encode())
+        url = self.url.rsplit("/", 1)[0] + f"/{name}"
+        if migrated:
+            upgrade(url)
+        return url
+
+
 @contextlib.contextmanager
-def postgres_server() -> Iterator[str]:
-    """A PostgreSQL server; yields a function's worth: the URL of its maintenance database."""
+def postgres_server() -> Iterator[Postgres]:
+    """A PostgreSQL server."""
     from support.postgres import PostgresServer
 
     server = PostgresServer(POSTGRES_SETTINGS)
     try:
         server.start()
-        yield server.url("postgres")
+        url = server.url("postgres")
+        with psycopg.connect(libpq(url)) as connection:
+            row = connection.execute("SHOW server_version").fetchone()
+        assert row is not None
+        assert server._process is not None
+        yield Postgres(url, server._process.pid, str(row[0]))
     finally:
         server.remove()
-
-
-def make_database(server_url: str, name: str, *, migrated: bool = True) -> str:
-    """A new database on a server; its URL."""
-    with psycopg.connect(libpq(server_url), autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"'.encode())
-    url = server_url.rsplit("/", 1)[0] + f"/{name}"
-    if migrated:
-        upgrade(url)
-    return url
 
 
 def libpq(url: str) -> str:
     """A SQLAlchemy URL as libpq reads it."""
     return url.replace("postgresql+psycopg://", "postgresql://")
-
-
-def postgres_version(url: str) -> str:
-    """Version of a server."""
-    with psycopg.connect(libpq(url)) as connection:
-        row = connection.execute("SHOW server_version").fetchone()
-    assert row is not None
-    return str(row[0])
 
 
 @contextlib.contextmanager
@@ -145,6 +157,7 @@ class EtcdServer:
 
     Attributes:
         address: host:port for clients.
+        pid: of the process.
         version: of the program.
     """
 
@@ -170,6 +183,7 @@ class EtcdServer:
             self._process = subprocess.Popen(
                 [program.path, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
             )
+        self.pid = self._process.pid
         deadline = time.monotonic() + READY_SECONDS_MAX
         while not _listens(port):
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -224,3 +238,22 @@ def resident_bytes(pid: int) -> int:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
     raise RuntimeError(f"process {pid} has no memory: it ended")
+
+
+def cpu_seconds(pids: Sequence[int]) -> float:
+    """Processor time that processes and their children have used; what has ended meanwhile no longer counts."""
+    ticks = 0
+    for one in {*pids, *(child for pid in pids for child in _children(pid))}:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                found += [int(child), *_children(int(child))]
+    return found

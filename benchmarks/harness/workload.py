@@ -30,7 +30,7 @@ KIND_FIELDS = ((BinlogKind.INSERT, "insert_logs"), (BinlogKind.DELTA, "delta_log
 def etcd_messages() -> Any:
     """Messages of etcd's key-value service, made from our own text of its wire format."""
     path = Path(__file__).resolve().parents[1] / "proto" / "etcd_kv.proto"
-    return grpc.protos(str(path.relative_to(path.parents[2])))  # type: ignore[attr-defined]
+    return grpc.protos(str(path.relative_to(path.parents[2])))
 
 
 @dataclass

@@ -1,0 +1,56 @@
+"""How long one durable position takes, alone in its call, with one caller: against a put of etcd.
+
+make bench NAME=latency
+"""
+
+from benchmarks.harness import workload
+from benchmarks.harness.against_etcd import Shape, field_of
+from benchmarks.harness.command import Options, main
+from benchmarks.harness.report import Bar, Report
+from benchmarks.harness.rounds import Sample, interleave, ratios, spread
+from benchmarks.harness.workload import Load
+
+CHANNELS = 1_000
+CALLS = 400
+
+METHOD = "One caller in a Python process, one position per call, sent when the one before is on disk. etcd: a put."
+
+
+async def measure(options: Options) -> Report:
+    """Runs all sides."""
+    shape = Shape(
+        method=workload.UPDATE_CHECKPOINT,
+        bodies=Load.checkpoints,
+        check=workload.check_checkpoints,
+        etcd_method=workload.ETCD_PUT,
+        etcd_bodies=Load.etcd_single_puts,
+        callers=1,
+        per_call=1,
+        calls_per_caller=options.scaled(CALLS),
+        channels=CHANNELS,
+    )
+    async with field_of(shape, processes=(1,)) as field:
+        samples = await interleave(field.sides, options.rounds)
+    report = Report("latency", METHOD, ("side", "p50 ms", "p99 ms", "p50 × etcd"), versions=field.versions)
+    for name, of in samples.items():
+        half, most, to_etcd = spread(of, _p50), spread(of, _p99), ratios(of, samples["etcd"], _p50)
+        report.rows.append([name, half.shown(), most.shown(), "1" if name == "etcd" else to_etcd.shown()])
+        report.figures[name] = {"p50_ms": half.as_json(), "p99_ms": most.as_json(), "to_etcd": to_etcd.as_json()}
+    report.bars = [
+        Bar(f"{name} to etcd, p50", ratios(of, samples["etcd"], _p50).median, 2.0, 1.5, at_most=True)
+        for name, of in samples.items()
+        if name != "etcd"
+    ]
+    return report
+
+
+def _p50(sample: Sample) -> float:
+    return sample.percentile_ms(50)
+
+
+def _p99(sample: Sample) -> float:
+    return sample.percentile_ms(99)
+
+
+if __name__ == "__main__":
+    main(measure, __doc__)
