@@ -2,21 +2,24 @@
 
 import sys
 import time
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.progress import Progress
 
 from datacoord.cli.connection import address_options
-from datacoord.cli.output import output_option, print_json, print_table, to_record
+from datacoord.cli.output import age, output_option, print_json, print_table, to_record
 from datacoord.client import CoordinatorClient
+from datacoord.errors import InvalidFieldError
 from datacoord.v1 import admin_pb2
 
 POLL_SECONDS = 0.2
 
 
 @click.command()
-@click.argument("collection")
+@click.argument("collection", default="")
+@click.option("--all", "everything", is_flag=True, help="Flush every collection.")
 @click.option(
     "--timestamp", type=click.IntRange(min=0), default=0, help="Flush up to here; 0 = what each channel has consumed."
 )
@@ -30,46 +33,81 @@ POLL_SECONDS = 0.2
 @address_options
 @output_option
 def flush(
-    *, collection: str, timestamp: int, wait_seconds: float, address: str, timeout_seconds: float, output: str
+    *,
+    collection: str,
+    everything: bool,
+    timestamp: int,
+    wait_seconds: float,
+    address: str,
+    timeout_seconds: float,
+    output: str,
 ) -> None:
-    """Flush COLLECTION: make everything consumed so far durable and seal its growing segments.
+    """Flush COLLECTION, or --all: make everything consumed so far durable and seal the growing segments.
 
-    Exit status 1 when --wait was given and the flush is not done in time.
+    What is not done is named, with who owns it: the one that was heard longest ago first. Exit status 1 when --wait was given and
+    the flush is not done in time.
     """
+    if everything == bool(collection) or (everything and timestamp):
+        raise InvalidFieldError("name a COLLECTION, or flush --all (without a timestamp)", field="collection")
     with CoordinatorClient(address, caller="cli", timeout_seconds=timeout_seconds) as client:
-        started = client.flush(collection, timestamp)
-        state = client.get_flush_state(started.flush_id)
-        if wait_seconds and not state.flushed:
-            state = _wait(client, started, wait_seconds)
+        if everything:
+            begun = client.flush_all()
+            flush_id, channels = begun.flush_all_id, begun.channels
+        else:
+            started = client.flush(collection, timestamp)
+            flush_id, channels = started.flush_id, len(started.targets)
+        state = _wait(client, flush_id, channels, wait_seconds)
     if output == "json":
-        print_json([{"flush_id": started.flush_id, **to_record(state)}])
-    elif state.flushed:
-        click.echo(f"Flush {started.flush_id} of {collection} is done in {len(started.targets)} channels.")
+        record = {**to_record(state), "pending": [_late_record(row) for row in state.pending]}
+        print_json([{"flush_id": flush_id, "channels": channels, **record}])
     else:
-        done = len(started.targets) - len(state.pending)
-        click.echo(
-            f"Flush {started.flush_id} of {collection} is done in {done} of {len(started.targets)} channels; waiting for:"
-        )
-        print_table(
-            ("channel", "checkpoint", "target"),
-            ((row.channel_name, row.checkpoint_timestamp, row.timestamp) for row in state.pending),
-            numbers=("checkpoint", "target"),
-            empty="",
-        )
+        _say(f"Flush {flush_id} of {collection or 'everything'}", channels, state)
     if wait_seconds and not state.flushed:
         sys.exit(1)
 
 
+def _say(what: str, channels: int, state: admin_pb2.GetFlushAllStateResponse) -> None:
+    if state.flushed:
+        click.echo(f"{what} is done in {channels} channels.")
+        return
+    click.echo(f"{what} is done in {channels - state.pending_channels} of {channels} channels; waiting for:")
+    print_table(
+        ("channel", "collection", "checkpoint", "target", "owner", "epoch", "heard"),
+        (_late_cells(row) for row in state.pending),
+        numbers=("checkpoint", "target", "epoch"),
+        empty="",
+    )
+    if state.pending_channels > len(state.pending):
+        click.echo(f"… and {state.pending_channels - len(state.pending)} more.")
+
+
+def _late_record(row: admin_pb2.LateChannel) -> dict[str, Any]:
+    record = to_record(row)
+    return {**record.pop("target"), **record}
+
+
+def _late_cells(row: admin_pb2.LateChannel) -> tuple[object, ...]:
+    return (
+        row.target.channel_name,
+        row.collection_name,
+        row.target.checkpoint_timestamp,
+        row.target.timestamp,
+        row.owner or "nobody",
+        row.epoch,
+        age(row.last_seen_time_ms) if row.owner else "",
+    )
+
+
 def _wait(
-    client: CoordinatorClient, started: admin_pb2.FlushResponse, wait_seconds: float
-) -> admin_pb2.GetFlushStateResponse:
+    client: CoordinatorClient, flush_id: int, channels: int, wait_seconds: float
+) -> admin_pb2.GetFlushAllStateResponse:
     deadline = time.monotonic() + wait_seconds
     # On standard error, so that the answer on standard output stays clean; nothing is drawn where that is no terminal.
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("Flushing channels", total=len(started.targets))
+        task = progress.add_task("Flushing channels", total=channels)
         while True:
-            state = client.get_flush_state(started.flush_id)
-            progress.update(task, completed=len(started.targets) - len(state.pending))
+            state = client.get_flush_all_state(flush_id)
+            progress.update(task, completed=channels - state.pending_channels)
             if state.flushed or time.monotonic() >= deadline:
                 return state
             time.sleep(min(POLL_SECONDS, max(deadline - time.monotonic(), 0)))

@@ -19,7 +19,7 @@ def collections(address: str, timeout_seconds: float, output: str) -> None:
     with CoordinatorClient(address, caller="cli", timeout_seconds=timeout_seconds) as client:
         found = client.list_collections()
         if output == "json":
-            print_json(_collection_record(row) for row in found)
+            print_json(collection_record(row) for row in found)
             return
         print_table(
             ("collection", "id", "channels", "mode", "primary key", "partitions", "created", "objects in"),
@@ -29,7 +29,8 @@ def collections(address: str, timeout_seconds: float, output: str) -> None:
         )
 
 
-def _collection_record(row: collection_pb2.CollectionInfo) -> dict[str, Any]:
+def collection_record(row: collection_pb2.CollectionInfo) -> dict[str, Any]:
+    """A collection as plain data, with its columns by name."""
     import pyarrow as pa
 
     schema = pa.ipc.read_schema(pa.py_buffer(row.arrow_schema))

@@ -30,6 +30,27 @@ def output_option(command: T) -> T:
     )(command)
 
 
+def yes_option(command: T) -> T:
+    """Adds `--yes`, which the command receives as `yes`."""
+    return click.option("--yes", "-y", is_flag=True, help="Do not ask.")(command)
+
+
+def confirm(yes: bool, question: str) -> None:
+    """Asks before something is done that cannot be undone. No answer is a no: also where nobody can be asked.
+
+    Args:
+        yes: it was answered on the command line.
+        question: what to ask.
+    """
+    if not yes:
+        click.confirm(question, abort=True, err=True)
+
+
+def enum_record(message: Message, field: str) -> str:
+    """Name of the value of an enum field, without the enum's prefix."""
+    return enum_name(message.DESCRIPTOR.fields_by_name[field], getattr(message, field))
+
+
 def console() -> Console:
     """Standard output; as wide as it takes where it is no terminal."""
     out = Console(highlight=False, markup=False)

@@ -18,6 +18,8 @@ from datacoord.errors import (
     InvalidFieldError,
     PathNotAllowedError,
     Reason,
+    SegmentNotFoundError,
+    SegmentStateConflictError,
     from_status,
 )
 from datacoord.limits import DEFAULT_PARTITION_NAME, MESSAGE_BYTES_MAX
@@ -297,3 +299,57 @@ def test_an_address_where_nobody_listens_is_a_typed_error() -> None:
         pytest.raises(CoordinatorUnreachableError, match=r"127\.0\.0\.1:1 did not answer"),
     ):
         client.describe_collection("files")
+
+
+def test_a_flush_of_all_is_answered_with_whom_it_waits_for(client: CoordinatorClient, wire: Wire) -> None:
+    """An operator must see the one channel that holds everything back, and who has it."""
+    client.create_collection(definition())
+    first, second = claim(client)
+    client.save_binlog_paths([save_part(first, 0, 5, 1), save_part(second, 0, 7, 2)])
+    begun = client.flush_all()
+    assert begun.channels == 2
+    done = client.get_flush_all_state(begun.flush_all_id)
+    assert (done.flushed, done.pending_channels, list(done.pending)) == (True, 0, [])
+    assert {row.state for row in client.list_segments()} == {common_pb2.SEGMENT_STATE_FLUSHED}
+
+    late = client.get_flush_all_state(client.flush("files", 9).flush_id)
+    assert (late.flushed, late.pending_channels) == (False, 2)
+    named = {row.target.channel_name: row for row in late.pending}
+    row = named[first.channel_name]
+    assert (row.target.timestamp, row.target.checkpoint_timestamp) == (9, 5)
+    assert (row.collection_name, row.owner, row.epoch) == ("files", first.owner, first.epoch)
+    assert row.last_seen_time_ms > 0
+    with pytest.raises(FlushNotFoundError):
+        client.get_flush_all_state(10**9)
+    with pytest.raises(InvalidFieldError):
+        wire.call(wire.admin.GetFlushAllState, admin_pb2.GetFlushAllStateRequest())
+
+
+def test_segments_are_sealed_and_dropped(client: CoordinatorClient, wire: Wire) -> None:
+    """Each call answers what it did; what is not a state to ask for is refused."""
+    client.create_collection(definition())
+    first, second = claim(client)
+    client.save_binlog_paths([save_part(first, 0, 5, 1), save_part(second, 0, 7, 2)])
+    one, two = [row.segment_id for row in client.list_segments()]
+    with pytest.raises(SegmentStateConflictError):
+        client.set_segment_state(one, common_pb2.SEGMENT_STATE_DROPPED)
+    sealed = client.set_segment_state(one, common_pb2.SEGMENT_STATE_SEALED)
+    assert (sealed.outcome, sealed.state) == (APPLIED, common_pb2.SEGMENT_STATE_FLUSHED)
+    dropped = client.set_segment_state(one, common_pb2.SEGMENT_STATE_DROPPED)
+    assert (dropped.outcome, dropped.state) == (APPLIED, common_pb2.SEGMENT_STATE_DROPPED)
+
+    results = client.mark_segments_dropped([two, 10**9, one])
+    assert [result.outcome for result in results] == [APPLIED, 0, ALREADY_APPLIED]
+    assert reason(results[1]) is Reason.SEGMENT_NOT_FOUND
+    assert sum(len(row.binlogs) for row in client.list_binlogs("files")) == 0
+    with pytest.raises(SegmentNotFoundError):
+        client.set_segment_state(10**9, common_pb2.SEGMENT_STATE_SEALED)
+    for state in (0, common_pb2.SEGMENT_STATE_GROWING, common_pb2.SEGMENT_STATE_FLUSHED, 77):
+        request = admin_pb2.SetSegmentStateRequest(segment_id=one, state=state)  # type: ignore[arg-type]
+        with pytest.raises(InvalidFieldError, match="SEALED or DROPPED"):
+            wire.call(wire.admin.SetSegmentState, request)
+    for segment_ids in ([], [1, 1], [0]):
+        with pytest.raises(InvalidFieldError):
+            client.mark_segments_dropped(segment_ids)
+    with pytest.raises(BatchTooLargeError):
+        client.mark_segments_dropped(range(1, 1002))
