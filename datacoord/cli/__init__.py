@@ -23,6 +23,7 @@ main.add_lazy("partitions", "datacoord.cli.collections:partitions", "List partit
 main.add_lazy("channels", "datacoord.cli.channels:channels", "List channels: owner, checkpoint, lag; or move one.")
 main.add_lazy("segments", "datacoord.cli.segments:segments", "List segments: state, rows, bytes; seal or drop some.")
 main.add_lazy("datanodes", "datacoord.cli.listings:datanodes", "List sessions of datanodes.")
+main.add_lazy("top", "datacoord.cli.top:top", "Show the service live in the terminal.")
 main.add_lazy("stuck", "datacoord.cli.stuck:stuck", "Say which channels are stuck, why, and what to do.")
 main.add_lazy("flush", "datacoord.cli.flush:flush", "Make everything consumed so far durable and sealed.")
 main.add_lazy("events", "datacoord.cli.events:events", "Show the history: what changed when, by whom.")
