@@ -121,6 +121,7 @@ class Coordinator:
             self._closing.callback(alone.close)
         self._store = await open_store(settings, alone=alone is not None)
         self._closing.push_async_callback(self._store.close)
+        self._store.on_group(self._metrics.observe_group)
         if weak := await self._store.weak_settings():
             _log.warning("database_may_lose_acknowledged_writes", settings=dict(weak))
         page.show(self._store)

@@ -60,8 +60,7 @@ class AssignmentRounds:
                     break
             for node in living:
                 sessions[node.state.name] = sessions.get(node.state.name, 0) + 1
-            channels["FREE"] = done.unassigned
-            channels["OWNED"] = sum(node.channels for node in living)
+            channels.update(await self._store.count_channels())
         for state, count in sessions.items():
             self._metrics.sessions.labels(state).set(count)
         for state, count in channels.items():

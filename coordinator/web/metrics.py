@@ -56,7 +56,7 @@ SQL_GUARD: Final = "SQL_GUARD"
 """A guard in SQL stopped what the rules had allowed: the two disagree."""
 
 SESSION_STATES: Final = ("INITIALIZING", "IDLE", "HEALTHY", "STOPPING")
-CHANNEL_STATES: Final = ("OWNED", "FREE")
+CHANNEL_STATES: Final = ("OWNED", "FREE", "CLAIMED", "DROPPED")
 
 
 @dataclass(frozen=True)
@@ -167,6 +167,20 @@ class Metrics:
             "Time in write transactions, COMMIT included; divided by `group_commits_total`: the mean latency.",
             "The mean stays above 50 ms, or the rate is near 1: slow disk, or another process holds the database.",
         )
+        self.group_commit_duration = self._histogram(
+            "group_commit_duration_seconds",
+            (),
+            "Time of one write transaction that was committed, COMMIT included.",
+            "The 99th percentile stays above 0.25 s: every write waits that long, and those behind it longer.",
+            LATENCY_BUCKETS_SECONDS,
+        )
+        self.group_commit_size = self._histogram(
+            "group_commit_size_items",
+            (),
+            "Items (positions, lanes) of one write transaction that was committed.",
+            "Most are 1 under load: callers do not batch, or wait for each other.",
+            ITEM_BUCKETS,
+        )
         self.commit_seconds = self._counter(
             "commit_seconds_total",
             (),
@@ -194,6 +208,11 @@ class Metrics:
             "Writes dropped before their transaction because nobody waited for them any more.",
             "It grows: the queue is longer than callers wait.",
         )
+
+    def observe_group(self, items: int, seconds: float) -> None:
+        """Notes a write transaction that was committed."""
+        self.group_commit_duration.observe(seconds)
+        self.group_commit_size.observe(items)
 
     def copy_store(self, statistics: StoreStatistics) -> None:
         """Brings the metrics of the store up to what it has counted; called before each scrape."""
@@ -225,8 +244,8 @@ class Metrics:
         self.channels = self._gauge(
             "channels",
             ("state",),
-            "MANAGED channels that a session owns (OWNED) or nobody does (FREE), from the replica that runs the assignment job; "
-            "0 elsewhere.",
+            "MANAGED channels that a session owns (OWNED) or nobody does (FREE), CLAIMED ones, and tombstones (DROPPED), from the "
+            "replica that runs the assignment job; 0 elsewhere.",
             "FREE stays above 0 for longer than a lease although datanodes live.",
         )
         for state in CHANNEL_STATES:
