@@ -17,8 +17,6 @@ from datacoord.cli.connection import address_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
-
     from datanode_client.sources.base import ReaderFactory
     from datanode_client.spark import DataNodeJob
 
@@ -182,7 +180,7 @@ def run(landing: Landing, factory: "ReaderFactory", schema: "pa.Schema", primary
 
 
 @contextmanager
-def _session(landing: Landing) -> "Iterator[SparkSession]":
+def _session(landing: Landing) -> Iterator[Any]:
     from datacoord.errors import ConfigInvalidError
     from datanode_client.spark import cluster_session, local_session
 
