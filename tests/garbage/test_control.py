@@ -36,7 +36,7 @@ class Stage:
         (self.root / path).write_bytes(b"0123456789")
         return path
 
-    def ask(self, action: "admin_pb2.GcAction.ValueType", **more: Any) -> admin_pb2.GcControlResponse:
+    def ask(self, action: Any, **more: Any) -> admin_pb2.GcControlResponse:
         """One call."""
         return self.client.gc_control(admin_pb2.GcControlRequest(action=action, **more))
 
