@@ -72,17 +72,20 @@ class RowMaker:
         self._required = [field.name for field in schema if not field.nullable and field.name in context.schema.names]
         self._required += [name for name in context.primary_key if name not in self._required]
 
-    def make(self, rows: pa.RecordBatch, timestamps: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    def make(
+        self, rows: pa.RecordBatch, timestamps: npt.NDArray[np.int64], deletes: npt.NDArray[np.bool_] | None = None
+    ) -> pa.RecordBatch:
         """Rows for a `MessageBatch`.
 
         Args:
             rows: with the columns of `schema`, of their types.
             timestamps: one for each row.
+            deletes: rows that delete their key whatever their columns say; None = there are none.
 
         Raises:
             BadRowError: a row says something that the collection cannot take.
         """
-        operations = self._operations(rows)
+        operations = self._operations(rows, deletes)
         self._refuse_nulls(rows, operations)
         columns = [rows.column(field.name) for field in self._context.schema]
         names = self._context.schema.names
@@ -93,18 +96,24 @@ class RowMaker:
             names = [*names, PARTITION_COLUMN]
         return pa.RecordBatch.from_arrays(columns, names=names)
 
-    def _operations(self, rows: pa.RecordBatch) -> pa.Array:
-        if not self._operation_column:
-            return pa.array(np.full(rows.num_rows, self._default_op, np.int8))
-        words = rows.column(self._operation_column)
+    def _operations(self, rows: pa.RecordBatch, deletes: npt.NDArray[np.bool_] | None) -> pa.Array:
+        codes = pa.array(np.full(rows.num_rows, self._default_op, np.int8))
         legal = list(self._words)
-        found = pc.index_in(pc.utf8_lower(words), value_set=pa.array(legal))
-        codes = pa.array([self._words[word] for word in legal], pa.int8()).take(found)
+        if self._operation_column:
+            words = rows.column(self._operation_column)
+            found = pc.index_in(pc.utf8_lower(words), value_set=pa.array(legal))
+            codes = pa.array([self._words[word] for word in legal], pa.int8()).take(found)
+        if deletes is not None and deletes.any():
+            if not self._context.primary_key:
+                raise BadRowError(
+                    int(deletes.argmax()),
+                    "deletes a key, and the collection has no primary key: it can only be added to",
+                )
+            codes = pc.if_else(pa.array(deletes), pa.scalar(OP_DELETE, pa.int8()), codes)
         if codes.null_count:
             index = _first_true(codes.is_null())
-            raise BadRowError(
-                index, f"says {words[index].as_py()!r} in {self._operation_column!r}, but may say {', '.join(legal)}"
-            )
+            said = rows.column(self._operation_column)[index].as_py()
+            raise BadRowError(index, f"says {said!r} in {self._operation_column!r}, but may say {', '.join(legal)}")
         return codes
 
     def _partitions(self, rows: pa.RecordBatch) -> pa.Array:
