@@ -17,6 +17,7 @@ from datacoord.cli.connection import address_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
     from datanode_client.sources.base import ReaderFactory
     from datanode_client.spark import DataNodeJob
 
