@@ -5,9 +5,10 @@ The order of looking decides whether a live system raises false alarms:
 1. *List the objects, then read the rows* (as the garbage collector does). An epoch or a channel that stands in a listed name
    was given out before the read, so what is said of an object without a row (it can never get one) was true when the rows were
    read, and stays true.
-2. A row whose object was not listed is only a *suspect*: the object may have come after the listing. So *ask for each of these
-   objects by name, then read its row again*. Names of objects are not given out twice, so a row that is there before and after
-   was there in between; an object is durable before its row and deleted after it, so then it had to be there too.
+2. A row whose object was not listed, or not with its size, is only a *suspect*: the object may have come after the listing, or
+   been half written. So *ask for each of these objects by name, then read its row again*. Names of objects are not given out
+   twice, so a row that is there before and after was there in between; an object is durable before its row and deleted after it,
+   so then it had to be there too.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -26,7 +27,7 @@ class Compared:
 
     Attributes:
         findings: what is certain.
-        suspects: rows whose object was not listed.
+        suspects: rows whose object was not listed, or with another size than the row's.
     """
 
     findings: tuple[Finding, ...]
@@ -58,19 +59,14 @@ def compare(channel: StoredChannel, listed: Mapping[str, int], counters: Counter
         listed: size by path, of every object in the channel's directories.
         counters: of the same read.
     """
-    findings = []
     suspects = []
     named = set()
     for binlog in channel.binlogs:
         path = str(binlog.path)
         named.add(path)
-        size = listed.get(path)
-        if size is None:
+        if listed.get(path) != binlog.size_bytes:
             suspects.append(binlog)
-        elif size != binlog.size_bytes:
-            detail = f"it has {size} bytes, its row says {binlog.size_bytes}"
-            findings.append(channel.finding(Kind.WRONG_SIZE, path, detail, binlog.path.partition_id))
-    findings += [_unregistered(channel, path, size, counters) for path, size in listed.items() if path not in named]
+    findings = (_unregistered(channel, path, size, counters) for path, size in listed.items() if path not in named)
     return Compared(tuple(findings), tuple(suspects))
 
 
@@ -98,6 +94,14 @@ def _class_of(channel: StoredChannel, path: BinlogPath, counters: Counters) -> t
     if progress > path.timestamp_from:
         return Kind.ORPHAN, f"it starts at {path.timestamp_from}, the lane is at {progress}"
     return Kind.PENDING_OBJECT, f"the channel is at its epoch {path.epoch}, the lane at {progress}"
+
+
+def check_size(channel: StoredChannel, binlog: StoredBinlog, size: int) -> list[Finding]:
+    """A suspect whose object does exist."""
+    if size == binlog.size_bytes:
+        return []
+    detail = f"it has {size} bytes, its row says {binlog.size_bytes}"
+    return [channel.finding(Kind.WRONG_SIZE, str(binlog.path), detail, binlog.path.partition_id)]
 
 
 def missing(channel: StoredChannel, binlog: StoredBinlog) -> Finding:

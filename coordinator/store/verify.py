@@ -148,7 +148,7 @@ class _Verification:
         with self._reading() as connection:
             self._read(connection, wanted, listed, deep=deep)
         listed.clear()
-        self._confirm(self._find_missing())
+        self._confirm(self._look_again())
         if deep:
             self._confirm(self._open_objects())
         self._report.findings.sort(key=lambda f: (not f.fault, f.kind, f.collection, f.channel, f.subject))
@@ -241,15 +241,16 @@ class _Verification:
 
     # ---- step 3: look again -------------------------------------------------------------------------------------------------
 
-    def _find_missing(self) -> list[tuple[_Suspect, list[Finding]]]:
-        self._progress.begin("Looking again for objects that were not listed", len(self._suspects))
+    def _look_again(self) -> list[tuple[_Suspect, list[Finding]]]:
+        self._progress.begin("Looking again for objects that were not listed whole", len(self._suspects))
 
         def look(suspect: _Suspect) -> list[Finding]:
             try:
-                suspect.store.open_input(str(suspect.binlog.path)).close()
+                with suspect.store.open_input(str(suspect.binlog.path)) as source:
+                    size = source.size()
             except ObjectMissingError:
                 return [verify_objects.missing(suspect.channel, suspect.binlog)]
-            return []
+            return verify_objects.check_size(suspect.channel, suspect.binlog, size)
 
         return self._each(self._suspects, look)
 

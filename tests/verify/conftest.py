@@ -19,6 +19,12 @@ async def empty_stage(databases: Databases, tmp_path: Path) -> AsyncIterator[Sta
     await stage.world.store.close()
 
 
+@pytest.fixture
+async def stage(empty_stage: Stage) -> Stage:
+    """The same with something of everything in it, and a store open on it."""
+    return await empty_stage.fill()
+
+
 @pytest.fixture(scope="session")
 def golden(templates: Templates, tmp_path_factory: pytest.TempPathFactory) -> Golden:  # noqa: F811
     """A stage with something of everything in it, made once."""

@@ -114,6 +114,10 @@ class Stage(Place):
         await self.world.store.claim_channels("query", self.claimed.channel_names, caller=CALLER)
         return self
 
+    def files(self) -> list[Path]:
+        """Every object of the MANAGED collection, by name."""
+        return sorted(Path(self.world.collection.storage_root).rglob("*.parquet"))
+
     async def fill(self) -> "Stage":
         """Several ranges in several segments of several lanes, under several epochs; checkpoints; a flush; a dropped partition."""
         world = self.world
@@ -153,13 +157,32 @@ class Stage(Place):
         collection = collection or self.world.collection
         (info,) = (await self.world.store.recovery_info(channel_names=[channel])).items
         path = self.path(info.channel_id, partition_id, epoch or info.epoch, start, end, kind=kind)
-        size = self.create(collection, path, rows_from)
+        self.create(collection, path, rows_from)
+        return await self.register(
+            channel, path, rows_from=rows_from, checkpoint=checkpoint, seal=seal, collection=collection
+        )
+
+    async def register(
+        self,
+        channel: str,
+        path: BinlogPath,
+        *,
+        rows_from: int = 0,
+        checkpoint: int | None = None,
+        seal: bool = False,
+        collection: Collection | None = None,
+    ) -> str:
+        """Registers an object that is there; the answer's outcome or reason."""
+        size = (Path((collection or self.world.collection).storage_root) / str(path)).stat().st_size
+        start, end = path.timestamp_from, path.timestamp_to
         ts_min = rows_from or start + 1
-        facts = BinlogFacts(kind, 0, path.log_id, end - ts_min + 1, ts_min, end, size, size)
-        lane = LaneSave(partition_id, start, end, (facts,), seal)
+        facts = BinlogFacts(path.kind, 0, path.log_id, end - ts_min + 1, ts_min, end, size, size)
+        lane = LaneSave(path.partition_id, start, end, (facts,), seal)
         part = Save(channel, path.epoch, (lane,), None if checkpoint is None else position(checkpoint))
         (answer,) = await self.world.store.save_binlog_paths([part], caller=CALLER)
-        return answer.outcome.name if answer.outcome is not None else str(answer.refusal)
+        if answer.refusal is not None:
+            return answer.refusal.reason.value
+        return answer.lanes[0].outcome.name
 
 
 class Copy(Place):
