@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,6 +20,16 @@ import psycopg
 
 _START_SECONDS_MAX = 60.0
 _USER = "datacoord"
+
+_BECOME = """
+import os, sys
+user, group, *command = sys.argv[1:]
+os.setgroups([])
+os.setgid(int(group))
+os.setuid(int(user))
+os.execv(command[0], command)
+"""
+"""Not `Popen(user=…)`: that forks in earnest, and gRPC's fork handlers then may end the child when this process has calls open."""
 
 _WATCHER = """
 read -r _ # until the other end of the pipe is closed: by its owner's death, for nothing is ever written
@@ -67,6 +78,11 @@ class PostgresServer:
             self.port: int = free.getsockname()[1]
         self._run("initdb", "-D", str(self._data), "-U", _USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
 
+    def _as_user(self, command: list[str]) -> list[str]:
+        if self._user_id is None:
+            return command
+        return [sys.executable, "-ISc", _BECOME, str(self._user_id), str(self._group_id), *command]
+
     def _environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
         return {**kept, "HOME": str(self._directory), "LC_ALL": "C", "LD_LIBRARY_PATH": str(self._libraries)}
@@ -86,15 +102,13 @@ class PostgresServer:
             what it wrote to standard output.
         """
         done = subprocess.run(
-            [str(self._install / "bin" / program), *arguments],
+            self._as_user([str(self._install / "bin" / program), *arguments]),
             input=given,
             capture_output=True,
             text=True,
             cwd=self._directory,
             env=self._environment(),
             check=False,
-            user=self._user_id,
-            group=self._group_id,
         )
         if done.returncode != 0:
             raise RuntimeError(f"{program} failed: {done.stderr.strip()}")
@@ -114,15 +128,13 @@ class PostgresServer:
             command += ["-c", f"{name}={value}"]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                command,
+                self._as_user(command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd=self._directory,
                 env=self._environment(),
                 start_new_session=True,
-                user=self._user_id,
-                group=self._group_id,
             )
         self._watcher = subprocess.Popen(
             ["/bin/sh", "-c", _WATCHER, "watcher", str(self._process.pid), str(self._directory)],
