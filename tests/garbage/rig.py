@@ -46,10 +46,10 @@ class Rig:
 
     Args:
         url: a migrated database.
-        directory: for objects.
+        directory: for objects; a local one or a URI.
     """
 
-    def __init__(self, url: str, directory: Path) -> None:
+    def __init__(self, url: str, directory: Path | str) -> None:
         self.world = World(url, Clock(), ScriptedFaults())
         self.directory = directory
         self.metrics = Metrics()
