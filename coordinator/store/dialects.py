@@ -377,6 +377,7 @@ class Postgresql(DatabaseKind):
             row = driver.execute(f"SELECT {wanted}; BEGIN".encode(), prepare=False).fetchone()
         except psycopg.Error as error:
             raise exc.OperationalError("BEGIN", None, error) from error
+        assert row is not None  # noqa: S101
         return int(row[0])
 
     def clock_ms(self, connection: Connection) -> int:

@@ -66,14 +66,14 @@ class DriverStatement:
         return execute(connection, rows)
 
     def _prepare_rows(self, kind: DatabaseKind) -> Execute:
-        places = {name: literal_column(f"?{number}") for number, name in enumerate(self._columns, 1)}
+        places: dict[str, Any] = {name: literal_column(f"?{number}") for number, name in enumerate(self._columns, 1)}
         statement = _replaced(self._statement, places)
         if isinstance(statement, Insert):
             statement = statement.inline()  # or every row would come back
         sql = str(statement.compile(dialect=kind.driver_dialect))
 
         def execute(connection: Connection, rows: Sequence[Row]) -> int:
-            return connection.exec_driver_sql(sql, rows).rowcount  # type: ignore[arg-type] # any sequence will do
+            return connection.exec_driver_sql(sql, rows).rowcount
 
         return execute
 
