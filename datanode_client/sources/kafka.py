@@ -34,6 +34,7 @@ from datanode_client.sources.kafka_topic import (
     ck,
     client_log,
     out_of_range,
+    refused_settings,
     typed,
 )
 
@@ -53,6 +54,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "isolation.level": "read_committed",
     "queued.max.messages.kbytes": 16 * 1024,
     "fetch.message.max.bytes": 1024 * 1024,
+    "reconnect.backoff.ms": 200,
     "reconnect.backoff.max.ms": 2000,
 }
 
@@ -217,7 +219,7 @@ class KafkaChannelReader:
         try:
             self._consumer = ck.Consumer({**_DEFAULTS, **factory.config, **_OURS}, logger=client_log)
         except ck.KafkaException as error:
-            raise SourceInvalidError(f"the client refuses its settings: {error.args[0].str()}") from error
+            raise refused_settings(error) from error
         place = ck.TopicPartition(factory.topic, self._partition, start.offset, leader_epoch=start.leader_epoch)
         self._consumer.assign([place])
 

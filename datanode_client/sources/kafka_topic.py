@@ -29,6 +29,7 @@ __all__ = [
     "ck",
     "client_log",
     "out_of_range",
+    "refused_settings",
     "typed",
 ]
 
@@ -123,6 +124,9 @@ class KafkaTopic:
         topic: the topic.
         timeout_seconds: of one question.
         read_committed: aborted and undecided transactions do not count.
+
+    Raises:
+        SourceInvalidError: the client refuses its settings.
     """
 
     def __init__(self, config: Mapping[str, Any], topic: str, *, timeout_seconds: float, read_committed: bool) -> None:
@@ -131,7 +135,10 @@ class KafkaTopic:
         self._timeout_seconds = timeout_seconds
         level = ck.IsolationLevel.READ_COMMITTED if read_committed else ck.IsolationLevel.READ_UNCOMMITTED
         self._isolation = level
-        self._admin: Any = ck_admin.AdminClient(dict(config), logger=client_log)
+        try:
+            self._admin: Any = ck_admin.AdminClient(dict(config), logger=client_log)
+        except ck.KafkaException as error:
+            raise refused_settings(error) from error
         self._running: asyncio.Task[TopicInfo] | None = None
         self._waiting: asyncio.Task[TopicInfo] | None = None
         self._readers = 0
@@ -227,6 +234,15 @@ def typed(error: Any, topic: str) -> DatacoordError:
     return SourceUnavailableError(
         f"topic {topic!r} cannot be read now ({said}); reading goes on by itself when the cluster is back", topic=topic
     )
+
+
+def refused_settings(error: Any) -> SourceInvalidError:
+    """The client takes a setting for wrong.
+
+    Args:
+        error: the client's.
+    """
+    return SourceInvalidError(f"the client refuses its settings: {error.args[0].str()}")
 
 
 def out_of_range(where: str) -> str:
