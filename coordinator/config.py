@@ -201,7 +201,9 @@ class Settings:
         _POLICY.rows_max, "A growing segment is sealed when its insert logs have this many rows.", minimum=1
     )
     segment_binlogs_max: int = setting(
-        _POLICY.binlogs_max, "A growing segment is sealed when it has this many objects.", minimum=1
+        _POLICY.binlogs_max,
+        "A growing segment is sealed when it has this many ranges: binlogs of one field.",
+        minimum=1,
     )
     segment_lifetime_seconds_max: float = setting(
         _POLICY.lifetime_ms_max / 1000, "A growing segment is sealed when it is this old.", minimum=1

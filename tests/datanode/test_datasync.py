@@ -701,6 +701,19 @@ async def test_a_reader_with_a_bug_fails_its_channel_and_no_other(tmp_path: Path
     assert world.channel.checkpoint == START
 
 
+async def test_a_delete_that_names_no_partition_hides_older_rows_of_its_key_in_all_of_them(tmp_path: Path) -> None:
+    """Level zero, from the dd node to the reader: a lane of its own, registered like any other, before and after it is read."""
+    world = World(tmp_path)
+    service = await world.start()
+    await world.publish(message(1, ("upsert", "a"), ("upsert", "b", 12), ("upsert", "c", 12)))
+    await world.publish(message(2, ("delete", "a", ALL_PARTITIONS_ID), ("delete", "b", ALL_PARTITIONS_ID)))
+    await world.publish(message(3, ("upsert", "b")))
+    await world.hand_over(service)
+
+    assert {one.partition for one in world.channel.binlogs} == {DEFAULT_PARTITION, 12, ALL_PARTITIONS_ID}
+    assert world.coordinator.read() == {"b": 3, "c": 1}
+
+
 # ---- DDL of the log ----------------------------------------------------------------------------------------------------------
 
 

@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from server.running_coordinator import CoordinatorThread, running
 from sink.rig import KEYED, ORDERED, Query, Row
+from support import level_zero
 
 import datacoord
 from datacoord.errors import CollectionNotFoundError, InternalError, InvalidFieldError
+from datacoord.limits import ALL_PARTITIONS_ID
 from datacoord.objectstore import ObjectStore
 from datacoord.reading import CollectionSchema, read_unit, read_units
 from datacoord.v1 import collection_pb2, common_pb2
@@ -109,6 +111,27 @@ def test_nothing_beyond_a_checkpoint_is_seen_nor_hides(
         tables += [read_unit(store, unit, description, wanted) for unit in read_units(channel, unit_bytes)]
 
     assert by_key(pa.concat_tables(tables)) == seen(log, upto)
+
+
+def test_a_delete_that_names_no_partition_hides_older_rows_of_its_key_in_all_of_them(
+    coordinator: CoordinatorThread,
+) -> None:
+    """Level zero: deletes stand in a segment of their own, and a reader that looked per partition would miss them."""
+    name = level_zero.land(coordinator.address)
+    with _client(coordinator) as client:
+        levels = {(row.level, row.rows > 0, row.delete_rows > 0) for row in client.list_segments(name)}
+        assert (common_pb2.SEGMENT_LEVEL_L0, False, True) in levels
+        assert {binlog.partition_id for row in client.list_binlogs(name) for binlog in row.binlogs} == {
+            ALL_PARTITIONS_ID,
+            *client.describe_collection(name).partitions.values(),
+        }
+    rows = by_key(datacoord.to_arrow(coordinator.address, name, with_timestamp=True))
+    assert [tuple(row.values()) for row in rows] == level_zero.SEEN
+    # What is dropped is dropped, and deletes of all partitions outlive any of them.
+    with _client(coordinator) as client:
+        client.drop_partition(name, "side")
+    rows = by_key(datacoord.to_arrow(coordinator.address, name, with_timestamp=True))
+    assert [tuple(row.values()) for row in rows] == [(3, "default, newer", 6)]
 
 
 def _client(coordinator: CoordinatorThread) -> Any:

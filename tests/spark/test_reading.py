@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from server.running_coordinator import CoordinatorThread, definition, running
 from sink.rig import KEYED, ORDERED, Query, Row
+from support import level_zero
 
 import datacoord
 from datacoord.client import CoordinatorClient
@@ -142,6 +143,18 @@ def test_filters_and_columns_never_change_an_answer(
     assert rows_of(load(filters=filters)) == filtered
     pruned = load("_timestamp long, KEY int", filters=filters)
     assert rows_of(pruned) == sorted((timestamp, key) for key, _, timestamp in filtered)
+
+
+def test_deletes_that_name_no_partition_reach_all_of_them(
+    session: SparkSession, coordinator: CoordinatorThread
+) -> None:
+    """Level zero: they stand in a segment of their own, beside those of the partitions."""
+    name = level_zero.land(coordinator.address)
+    native = datacoord.read(session, coordinator=coordinator.address, collection=name, with_timestamp=True)
+    source = session.read.format("datacoord").options(coordinator=coordinator.address, collection=name).load()
+
+    assert rows_of(native) == level_zero.SEEN
+    assert rows_of(source) == [(key, value) for key, value, _ in level_zero.SEEN]
 
 
 def test_filters_are_of_the_type_of_their_column(session: SparkSession, coordinator: CoordinatorThread) -> None:

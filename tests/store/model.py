@@ -209,6 +209,30 @@ class Model:
             lane.drop()
         return "APPLIED"
 
+    def drop_collection(self, names: Iterable[str]) -> None:
+        """DropCollection: every channel is a tombstone."""
+        for channel in [self.channels[name] for name in names]:
+            if not channel.dropped:
+                self._give(channel, "")
+            channel.dropped = True
+            for lane in channel.lanes.values():
+                lane.drop()
+
+    @staticmethod
+    def set_segment_state(channel: Channel, segment: Segment, wanted: str) -> str:
+        """SetSegmentState: what is answered."""
+        if wanted == "SEALED":
+            if segment.dropped or not segment.growing:
+                return "ALREADY_APPLIED"
+            segment.growing = False
+        elif segment.dropped:
+            return "ALREADY_APPLIED"
+        elif segment.growing:
+            return "SEGMENT_STATE_CONFLICT"
+        else:
+            segment.dropped = True
+        return "APPLIED"
+
     def claim(self, name: str, owner: str, *, force: bool) -> str:
         """ClaimChannels, one channel."""
         channel = self.channels[name]
@@ -281,3 +305,9 @@ class Model:
         """Whether a flush is done."""
         targets = self.flushes[flush_id].items()
         return all(self.channels[name].dropped or self.channels[name].checkpoint >= t for name, t in targets)
+
+    def late(self, flush_id: int) -> set[tuple[str, str]]:
+        """Channels that are not there yet, with their owners."""
+        targets = self.flushes[flush_id].items()
+        found = [(self.channels[name], target) for name, target in targets]
+        return {(c.name, c.owner) for c, target in found if not c.dropped and c.checkpoint < target}

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from coordinator.core.model import ChannelMode, ChannelState, Outcome, SegmentState
+from coordinator.core.model import ChannelMode, ChannelState, LaneSave, Outcome, SegmentLevel, SegmentState
 from coordinator.store import CheckpointMove, Drop, NewCollection, TimestampKind
 from datacoord.errors import (
     ChannelDroppedError,
@@ -13,8 +13,10 @@ from datacoord.errors import (
     PartitionNotFoundError,
     Reason,
 )
+from datacoord.limits import ALL_PARTITIONS_ID
+from datacoord.paths import BinlogKind
 
-from .support import CALLER, World, dump, lane, position, reason_of, reasons, save
+from .support import CALLER, World, binlog, dump, lane, position, reason_of, reasons, save
 
 
 async def drop(world: World, number: int = 0) -> Drop:
@@ -186,6 +188,22 @@ async def test_a_dropped_partition_is_gone_in_every_channel_and_only_it(world: W
     assert dict((await world.store.describe_collection(world.collection.name)).partitions) == {
         "_default": world.default
     }
+
+
+async def test_deletes_that_name_no_partition_outlive_every_partition(world: World) -> None:
+    """Level zero: they still hide rows of the others; and with the collection they are gone too."""
+    channel = world.channels[0]
+    deletes = LaneSave(ALL_PARTITIONS_ID, 0, 9, (binlog(3, 9, kind=BinlogKind.DELTA),))
+    await world.save(channel, lane(world.default, 0, 5), lane(world.other, 0, 5), deletes, checkpoint=9)
+    await drop_other(world)
+
+    assert await world.registered(channel) == {world.default: [(1, 5)], ALL_PARTITIONS_ID: [(3, 9)]}
+    (level_zero,) = [s for s in await world.segments() if s.partition_id == ALL_PARTITIONS_ID]
+    assert (level_zero.level, level_zero.state) == (SegmentLevel.L0, SegmentState.GROWING)
+    assert (level_zero.rows, level_zero.delete_rows) == (0, 1)
+    assert ALL_PARTITIONS_ID in {one.partition_id for one in (await world.info(channel)).lanes if not one.dropped}
+    await drop(world)
+    assert {s.state for s in (await world.store.list_segments()).items} == {SegmentState.DROPPED}
 
 
 async def test_graphs_that_run_are_told_of_a_dropped_partition(world: World) -> None:

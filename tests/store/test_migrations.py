@@ -18,6 +18,7 @@ from coordinator.store.tables import metadata
 from datacoord.errors import ConfigInvalidError, DatabaseNotMigratedError, DatabaseTooNewError, StoreUnavailableError
 
 from .databases import Databases
+from .revisions import load, path_of
 from .support import Clock, ScriptedFaults, World, dump, lane, settings
 
 PROCESSES = 8
@@ -48,6 +49,23 @@ def test_every_constraint_and_index_has_a_name() -> None:
     for table in metadata.sorted_tables:
         assert all(constraint.name for constraint in table.constraints)
         assert all(index.name for index in table.indexes)
+
+
+def test_every_constraint_and_index_of_a_database_has_the_name_that_the_tables_say(databases: Databases) -> None:
+    """A migration that leaves a name to the database gets another one from each, and the next migration finds neither."""
+    engine = create_engine(databases.migrated())
+    with engine.connect() as connection:
+        inspector = inspect(connection)
+        for table in metadata.sorted_tables:
+            stored = {inspector.get_pk_constraint(table.name)["name"]}
+            stored |= {foreign["name"] for foreign in inspector.get_foreign_keys(table.name)}
+            stored |= {check["name"] for check in inspector.get_check_constraints(table.name)}
+            unique = {constraint["name"] for constraint in inspector.get_unique_constraints(table.name)}
+            indexes = {index["name"] for index in inspector.get_indexes(table.name)}
+            assert stored | unique == {str(constraint.name) for constraint in table.constraints}
+            # What keeps a unique constraint is an index of the same name.
+            assert indexes - unique == {str(index.name) for index in table.indexes}
+    engine.dispose()
 
 
 def test_revisions_are_named_by_date_and_what_they_do() -> None:
@@ -95,9 +113,22 @@ def _upgrade(url: str, barrier: "multiprocessing.synchronize.Barrier", results: 
         results.put(repr(error))
 
 
-def test_eight_processes_may_migrate_at_once(databases: Databases) -> None:
-    """Replicas that start together: one migrates, the others wait and find it done."""
+def counters_of(url: str) -> list[tuple[str, int]]:
+    """The counters, in a database of any revision."""
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        rows = connection.execute(text("SELECT name, value FROM epochs ORDER BY name")).all()
+    engine.dispose()
+    return [(name, value) for name, value in rows]
+
+
+@pytest.mark.parametrize("revision", ["", migrate.known_revisions()[0]])
+def test_eight_processes_may_migrate_at_once(databases: Databases, revision: str) -> None:
+    """Replicas that start together, on nothing or on an old database: one migrates, the others wait and find it done."""
     url = databases.empty()
+    if revision:
+        load(path_of(revision, databases.kind), url)
+    counters = counters_of(url) if revision else [("epoch", 0), ("id", 0)]
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["coordinator.store.migrate"])
     barrier, results = context.Barrier(PROCESSES), context.Queue()
@@ -108,11 +139,10 @@ def test_eight_processes_may_migrate_at_once(databases: Databases) -> None:
     for process in processes:
         process.join(timeout=30)
 
-    assert set(answers) <= {"from ''", f"from {migrate.head()!r}"}
-    assert "from ''" in answers
+    assert set(answers) <= {f"from {revision!r}", f"from {migrate.head()!r}"}
+    assert f"from {revision!r}" in answers
     migrate.check(url)
-    counters = dump(url)["epochs"]
-    assert counters == [("epoch", 0), ("id", 0)]
+    assert counters_of(url) == counters
 
 
 def test_migrations_travel_inside_the_package(
@@ -184,7 +214,8 @@ def test_a_database_that_cannot_be_is_told_so(url: str, error: type[Exception], 
         "UPDATE binlogs SET segment_id = 999999",
         "UPDATE epochs SET value = -1",
         "INSERT INTO segments SELECT segment_id + 1000, channel_id, partition_id, state, level, rows, delete_rows, size_bytes, "
-        "binlogs, timestamp_from, timestamp_to, seal_reason, create_time_ms, last_write_time_ms, ranges FROM segments WHERE state = 1",
+        "binlogs, timestamp_from, timestamp_to, seal_reason, create_time_ms, last_write_time_ms, ranges FROM segments "
+        "WHERE state = 1",
         "INSERT INTO vchannels SELECT channel_id + 1000, name, collection_id, channel_index + 1000, mode, 0 FROM vchannels",
     ],
 )

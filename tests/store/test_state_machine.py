@@ -1,4 +1,4 @@
-"""Channels, owners, saves, lost replies, zombies, crashes, session losses and flushes, in any order, against a model."""
+"""Channels, owners, saves, lost replies, zombies, crashes, session losses, flushes and drops, in any order, against a model."""
 
 import asyncio
 import itertools
@@ -16,15 +16,24 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from coordinator.core.model import BinlogFacts, ChannelMode, ChannelState, LaneSave, Save, SegmentState
+from coordinator.core.model import BinlogFacts, ChannelMode, ChannelState, LaneSave, Outcome, Save, SegmentState
 from coordinator.core.segments import SealPolicy
 from coordinator.store import ChannelRelease, CheckpointMove, DataNodeState
-from datacoord.errors import CommitOutcomeUnknownError, DatacoordError, SessionNotFoundError, StoreUnavailableError
+from coordinator.store import Session as StoreSession
+from datacoord.errors import (
+    ChannelDroppedError,
+    CollectionNotFoundError,
+    CommitOutcomeUnknownError,
+    DatacoordError,
+    SessionNotFoundError,
+    StoreUnavailableError,
+    WrongModeError,
+)
 from datacoord.paths import BinlogKind
 from datacoord.v1 import data_coord_pb2
 
 from .databases import Databases
-from .model import UNKNOWN_EPOCH, Channel, Model, Range, Session
+from .model import UNKNOWN_EPOCH, Channel, Model, Range, Segment, Session
 from .support import CALLER, CLAIM_LEASE_MS, LEASE_MS, Clock, ScriptedFaults, World, position, reasons
 
 T = TypeVar("T")
@@ -49,8 +58,11 @@ class StoreMachine(RuleBasedStateMachine):
         self.world = World(self.databases.migrated(), Clock(), ScriptedFaults())
         self.model = Model(LEASE_MS, CLAIM_LEASE_MS, self.world.clock.now_ms)
         self.managed = ""
+        self.live = {"managed", "claimed"}
+        self.partition_is_dropped = False
         self.partitions: list[int] = []
         self.sent: list[Request] = []
+        self.wishes: dict[str, int] = {}
         self.steps = 0
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -193,9 +205,13 @@ class StoreMachine(RuleBasedStateMachine):
     def own(self, data: st.DataObject) -> None:
         """Datanodes and claimants come, go, and say how they are."""
         what = data.draw(
-            st.sampled_from(["start"] * 3 + ["report"] * 3 + ["release"] * 2 + ["claim"] * 2 + ["watch"]), label="what"
+            st.sampled_from(["start"] * 3 + ["report"] * 3 + ["release"] * 2 + ["claim"] * 2 + ["watch", "place"]),
+            label="what",
         )
-        if what == "start":
+        if what == "start" and self.managed not in self.live:
+            (answer,) = self.run(_gather([self._registering(0)]))
+            assert isinstance(answer, CollectionNotFoundError)
+        elif what == "start":
             node_id = self._register(data.draw(st.integers(0, SLOTS - 1), label="slot"))
             if data.draw(st.sampled_from([True, True, True, False]), label="watches"):
                 self._watch(self.model.sessions[node_id])
@@ -205,6 +221,8 @@ class StoreMachine(RuleBasedStateMachine):
             self._claim(data.draw(st.sampled_from(["q1", "q2"]), label="name"), force=force)
         elif what == "release":
             self._release(data)
+        elif what == "place":
+            self._place(data)
         elif self.model.sessions:
             # The newest ones live.
             session = data.draw(st.sampled_from(list(self.model.sessions.values())[-5:]), label="session")
@@ -219,6 +237,29 @@ class StoreMachine(RuleBasedStateMachine):
         release = ChannelRelease(channel, epoch, None if timestamp is None else position(timestamp))
         answers = self.run(self.world.store.release_channels([release], caller=CALLER))
         assert reasons(answers) == [self.model.release(channel, epoch, timestamp)]
+
+    def _takers(self) -> list[Session]:
+        return [s for s in self.model.sessions.values() if s.watching and not s.ended and not s.stopping]
+
+    def _place(self, data: st.DataObject) -> None:
+        """An operator moves a channel, to somebody or to anybody else."""
+        channel = self.model.channels[data.draw(st.sampled_from(sorted(self.model.channels)), label="channel")]
+        target = data.draw(st.sampled_from([0, *list(self.model.sessions)[-4:]]), label="target")
+        takers = {session.node_id for session in self._takers()}
+        owner_id = next((s.node_id for s in self.model.sessions.values() if s.name == channel.owner), 0)
+        (answer,) = self.run(_gather([self.world.store.move_channel(channel.name, target, caller=CALLER)]))
+        if channel.dropped:
+            assert isinstance(answer, ChannelDroppedError)
+        elif not channel.managed:
+            assert isinstance(answer, WrongModeError)
+        elif not ({target} & takers if target else takers - {owner_id}):
+            assert isinstance(answer, SessionNotFoundError)
+        else:
+            there = owner_id == target and not channel.releasing
+            assert answer.outcome.name == ("ALREADY_APPLIED" if there else "APPLIED")
+            assert (answer.node_id, answer.epoch) == (owner_id, channel.epoch)
+            channel.releasing = channel.releasing or (owner_id != 0 and not there)
+            self.wishes[channel.name] = target
 
     def _claim(self, name: str, *, force: bool) -> None:
         """A claimant takes what it gets."""
@@ -236,9 +277,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _register(self, slot: int) -> int:
         """A task starts, for the first time or again."""
-        registered = self.run(
-            self.world.store.register_datanode("job", slot, [self.managed], host="h", pid=1, caller=CALLER)
-        )
+        registered = self.run(self._registering(slot))
         for session in self.model.sessions.values():
             if session.slot == slot and not session.ended:
                 self.model.end_session(session)
@@ -247,6 +286,9 @@ class StoreMachine(RuleBasedStateMachine):
         name = f"job/{slot}#{node_id}"
         self.model.sessions[node_id] = Session(node_id, name, slot, self.model.now_ms)
         return node_id
+
+    def _registering(self, slot: int) -> Coroutine[Any, Any, StoreSession]:
+        return self.world.store.register_datanode("job", slot, [self.managed], host="h", pid=1, caller=CALLER)
 
     def _watch(self, session: Session) -> None:
         """A session begins to watch, or finds out that it is over."""
@@ -259,6 +301,9 @@ class StoreMachine(RuleBasedStateMachine):
             (c.name, c.epoch, c.releasing or session.stopping, c.flush_timestamp()) for c in self.model.owned(session)
         }
         assert {(w.channel_name, w.epoch, w.release, w.flush_timestamp) for w in answer.channels} == expected
+        # Nobody is told of partitions of channels that are not theirs.
+        dropped = (self.partitions[3],) if expected and self.partition_is_dropped else ()
+        assert answer.dropped_partitions == dropped
 
     def _report(self, data: st.DataObject, session: Session) -> None:
         """A heartbeat, perhaps the last one."""
@@ -300,13 +345,17 @@ class StoreMachine(RuleBasedStateMachine):
         """The job: only what is free, only to who watches, and everything that is free if somebody does."""
         before = {c.name: c.owner for c in self.model.channels.values()}
         self.run(self.world.store.run_assignment_job())
-        takers = [s for s in self.model.sessions.values() if s.watching and not s.ended and not s.stopping]
-        for row in self.run(self.world.store.list_channels(collection_name=self.managed)).items:
+        takers = self._takers()
+        for row in self.run(self.world.store.list_channels()).items:
             channel = self.model.channels[row.channel_name]
+            if not channel.managed:
+                continue
             if row.owner != before[channel.name]:
                 assert before[channel.name] == ""
                 session = self.model.sessions[row.node_id]
                 assert session in takers
+                wish = self.wishes.pop(channel.name, 0)
+                assert row.node_id == wish or wish not in {taker.node_id for taker in takers}
                 self.model.assigned(channel, session)
                 self._adopt_epoch(channel.name, row.epoch)
             elif not channel.dropped and not row.owner:
@@ -324,7 +373,8 @@ class StoreMachine(RuleBasedStateMachine):
     def happen(self, data: st.DataObject) -> None:
         """Time, crashes, jobs, drops."""
         often = ["flush", "flush", "leases", "crash", "assign"]
-        what = data.draw(st.sampled_from(often * 3 + ["channel", "partition"]), label="what")
+        rare = ["channel", "partition", "collection", "segment", "segment", "segments"]
+        what = data.draw(st.sampled_from(often * 3 + rare), label="what")
         if what == "flush":
             self._flush(data)
         elif what == "leases":
@@ -338,6 +388,12 @@ class StoreMachine(RuleBasedStateMachine):
             self._drop_channel(data.draw(st.sampled_from(self.sent), label="last save"))
         elif what == "partition":
             self._drop_partition()
+        elif what == "collection" and data.draw(st.sampled_from([True, False, False]), label="really"):
+            self._drop_collection(data.draw(st.sampled_from(["managed", "claimed"]), label="collection"))
+        elif what == "segment":
+            self._set_segment_state(data)
+        elif what == "segments":
+            self._mark_dropped(data)
 
     def _wait(self, ms: int) -> None:
         """Time passes: hardly any, or more than any lease."""
@@ -359,11 +415,72 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _drop_partition(self) -> None:
         """A partition goes, in every channel of its collection."""
-        self.run(self.world.store.drop_partition(self.managed, "other", caller=CALLER))
+        (answer,) = self.run(_gather([self.world.store.drop_partition(self.managed, "other", caller=CALLER)]))
+        if self.managed not in self.live:
+            assert isinstance(answer, CollectionNotFoundError)
+            return
+        assert (answer.number, answer.outcome is Outcome.ALREADY_APPLIED) == (
+            self.partitions[3],
+            self.partition_is_dropped,
+        )
+        self.partition_is_dropped = True
         for name in self.channel_names(managed=True):
             lane = self.model.channels[name].lane(self.partitions[3])
             lane.dropped = True
             lane.drop()
+
+    def _drop_collection(self, name: str) -> None:
+        """A collection goes, with everything of it."""
+        (answer,) = self.run(_gather([self.world.store.drop_collection(name, caller=CALLER)]))
+        if name not in self.live:
+            assert isinstance(answer, CollectionNotFoundError)
+            return
+        assert answer.outcome is Outcome.APPLIED
+        self.live.remove(name)
+        self.model.drop_collection(self.channel_names(managed=name == "managed"))
+
+    def _segments(self) -> list[tuple[int, Channel, Segment]]:
+        """Every segment: its number, and what the model has of it. Those of a lane are numbered in their order."""
+        numbers: dict[tuple[str, int], list[int]] = {}
+        for row in self.run(self.world.store.list_segments()).items:
+            numbers.setdefault((row.channel_name, row.partition_id), []).append(row.segment_id)
+        return [
+            (number, channel, segment)
+            for channel in self.model.channels.values()
+            for partition, lane in channel.lanes.items()
+            for number, segment in zip(numbers.get((channel.name, partition), []), lane.segments, strict=True)
+        ]
+
+    def _set_segment_state(self, data: st.DataObject) -> None:
+        """An operator seals a segment, or drops one."""
+        known = self._segments()
+        if not known:
+            return
+        number, channel, segment = data.draw(st.sampled_from(known), label="segment")
+        wanted = data.draw(st.sampled_from([SegmentState.SEALED, SegmentState.DROPPED]), label="state")
+        (answer,) = self.run(_gather([self.world.store.set_segment_state(number, wanted, caller=CALLER)]))
+        expected = self.model.set_segment_state(channel, segment, wanted.name)
+        if isinstance(answer, DatacoordError):
+            assert answer.reason.value == expected
+        else:
+            assert answer.outcome.name == expected
+            assert answer.state is _shown(segment.growing, segment.dropped, channel.checkpoint >= segment.end)
+
+    def _mark_dropped(self, data: st.DataObject) -> None:
+        """An operator drops segments, whatever their state."""
+        known = self._segments()
+        if not known:
+            return
+        chosen = data.draw(
+            st.lists(st.sampled_from(known), min_size=1, max_size=3, unique_by=lambda k: k[0]), label="s"
+        )
+        wanted = [number for number, _, _ in chosen]
+        answers = self.run(self.world.store.mark_segments_dropped([*wanted, 10**9], caller=CALLER))
+        assert [answer.segment_id for answer in answers] == [*wanted, 10**9]
+        expected = [Outcome.ALREADY_APPLIED if segment.dropped else Outcome.APPLIED for _, _, segment in chosen]
+        assert [answer.outcome for answer in answers] == [*expected, None]
+        for _, _, segment in chosen:
+            segment.growing, segment.dropped = False, True
 
     def _crash(self) -> None:
         """The process dies, another one opens the database; what was acknowledged is there."""
@@ -376,10 +493,17 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _flush(self, data: st.DataObject) -> None:
         """Somebody wants everything durable."""
-        collection = data.draw(st.sampled_from(["managed", "managed", "claimed"]), label="collection")
-        timestamp = data.draw(st.sampled_from([0, 0, 0, 3, 8, 15]), label="F")
-        flush = self.run(self.world.store.flush(collection, timestamp, caller=CALLER))
-        names = self.channel_names(managed=collection == "managed")
+        collection = data.draw(st.sampled_from(["managed", "managed", "claimed", ""]), label="collection")
+        timestamp = data.draw(st.sampled_from([0, 0, 0, 3, 8, 15]), label="F") if collection else 0
+        store = self.world.store
+        asked = store.flush(collection, timestamp, caller=CALLER) if collection else store.flush_all(caller=CALLER)
+        (flush,) = self.run(_gather([asked]))
+        if collection and collection not in self.live:
+            assert isinstance(flush, CollectionNotFoundError)
+            return
+        names = [
+            c.name for c in self.model.channels.values() if not collection or c.managed == (collection == "managed")
+        ]
         targets = self.model.flush(flush.flush_id, names, timestamp)
         assert {t.channel_name: t.timestamp for t in flush.targets} == targets
 
@@ -420,7 +544,10 @@ class StoreMachine(RuleBasedStateMachine):
         self._compare_segments()
         for flush_id in self.model.flushes:
             assert self.run(self.world.store.get_flush_state(flush_id)).flushed == self.model.flushed(flush_id)
-        for collection in ("managed", "claimed"):
+            late = self.run(self.world.store.get_flush_all_state(flush_id))
+            assert late.flushed == self.model.flushed(flush_id)
+            assert {(one.target.channel_name, one.owner) for one in late.pending} == self.model.late(flush_id)
+        for collection in self.live:
             for info in self.run(self.world.store.recovery_info(collection_name=collection)).items:
                 assert info.consumed_timestamp == self.model.channels[info.channel_name].consumed
         assert self.world.store.statistics.invariant_violations == 0
@@ -430,7 +557,7 @@ class StoreMachine(RuleBasedStateMachine):
         for row in self.run(self.world.store.list_segments()).items:
             stored.setdefault((row.channel_name, row.partition_id), []).append((row.binlogs, row.state))
         seen: dict[tuple[str, int], list[int]] = {}
-        for collection in ("managed", "claimed"):
+        for collection in self.live:
             for listed in self.run(self.world.store.list_binlogs(collection)).items:
                 for binlog in listed.binlogs:
                     seen.setdefault((listed.channel_name, binlog.partition_id), []).append(binlog.facts.log_id)
