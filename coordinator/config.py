@@ -188,6 +188,13 @@ class Settings:
         minimum=1,
         maximum=10_000_000,
     )
+    write_queue_bytes_max: int = setting(
+        256 * 1024 * 1024,
+        "Bytes, about, of the calls that wait for a write transaction at most; beyond it calls are refused like those beyond "
+        "`write_queue_items_max`.",
+        minimum=1024 * 1024,
+        maximum=64 * 1024 * 1024 * 1024,
+    )
     database_busy_timeout_seconds: float = setting(
         5.0,
         "How long a transaction waits for another process's lock on the database before it is refused as not done.",

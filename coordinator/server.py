@@ -120,6 +120,7 @@ class Coordinator:
         if alone is not None:
             self._closing.callback(alone.close)
         self._store = await open_store(settings, alone=alone is not None)
+        self._guard.admit_write = self._store.admit
         self._closing.push_async_callback(self._store.close)
         self._store.on_group(self._metrics.observe_group)
         if weak := await self._store.weak_settings():
@@ -274,6 +275,7 @@ def store_settings(settings: Settings) -> StoreSettings:
         group_items_max=settings.group_commit_items_max,
         group_bytes_max=settings.group_commit_bytes_max,
         queue_items_max=settings.write_queue_items_max,
+        queue_bytes_max=settings.write_queue_bytes_max,
         linger_ms=settings.group_commit_linger_ms,
         busy_timeout_ms=round(settings.database_busy_timeout_seconds * 1000),
     )

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from coordinator.logging import get_logger
+from coordinator.store.calls import URGENT
 from coordinator.web.metrics import Metrics
 from datacoord.errors import (
     BatchTooLargeError,
@@ -35,6 +36,11 @@ from datacoord.limits import MESSAGE_BYTES_MAX
 from datacoord.transport import CALLER_METADATA_KEY, caller_of
 
 OVERLOADED_RETRY_DELAY_MS: Final = 200
+URGENT_CALLS_MARGIN: Final = 512
+"""So many calls beyond `calls_max` are taken of those that keep sessions alive: others must not cost an idle datanode its lease."""
+ADMITTED_EARLY: Final = frozenset({"SaveBinlogPaths", "UpdateChannelCheckpoint"})
+"""Writes that are refused before they are read where the queue is full: under overload a refusal must cost next to nothing."""
+
 DEADLINE_MARGIN_SECONDS: Final = 2.0
 """The store honours deadlines itself and says exactly what became of the call; this much later the guard gives up on it."""
 
@@ -73,12 +79,16 @@ class Guard:
         metrics: where calls are counted.
         deadline_seconds_max: longest time of a call.
         calls_max: calls in progress at most; beyond it OVERLOADED.
+
+    Attributes:
+        admit_write: raises where there is no room for another write.
     """
 
     def __init__(self, metrics: Metrics, *, deadline_seconds_max: float, calls_max: int) -> None:
         self._metrics = metrics
         self._deadline_seconds_max = deadline_seconds_max
         self._calls_max = calls_max
+        self.admit_write: Callable[[], None] = lambda: None
         self._in_flight = 0
         self._unary_in_flight = 0
         self._draining = False
@@ -128,7 +138,7 @@ class Guard:
             error: DatacoordError
             code = "CANCELLED"
             try:
-                request = self._admit(body, request_class)
+                request = self._admit(method, body, request_class)
                 async with asyncio.timeout_at(call.deadline + DEADLINE_MARGIN_SECONDS):
                     response = await behaviour(request, call)
                 code = "OK"
@@ -158,7 +168,7 @@ class Guard:
             code = "CANCELLED"
             try:
                 # Closed here and now when the client goes away, not when the garbage collector finds it.
-                async with aclosing(behaviour(self._admit(body, request_class), call)) as responses:
+                async with aclosing(behaviour(self._admit(method, body, request_class), call)) as responses:
                     async for response in responses:
                         await context.write(response)
                 code = "OK"
@@ -179,16 +189,18 @@ class Guard:
         seconds = self._deadline_seconds_max if remaining is None else min(remaining, self._deadline_seconds_max)
         return Call(method, _caller(context.invocation_metadata() or ()), asyncio.get_running_loop().time() + seconds)
 
-    def _admit(self, body: bytes, request_class: type[Message]) -> Message:
+    def _admit(self, method: str, body: bytes, request_class: type[Message]) -> Message:
         if self._draining:
             raise StoreUnavailableError(
                 "this coordinator is shutting down; repeat the call in a moment or at another one"
             )
-        if self._in_flight > self._calls_max:
+        if self._in_flight > self._calls_max + (URGENT_CALLS_MARGIN if method in URGENT else 0):
             raise OverloadedError(
                 f"{self._calls_max} calls are in progress, the most this coordinator takes; repeat in a moment",
                 retry_delay_ms=OVERLOADED_RETRY_DELAY_MS,
             )
+        if method in ADMITTED_EARLY:
+            self.admit_write()
         if len(body) > MESSAGE_BYTES_MAX:
             raise BatchTooLargeError(
                 f"the request has {len(body)} bytes, more than the {MESSAGE_BYTES_MAX} of a call; split it",

@@ -31,6 +31,7 @@ class StoreSettings:
         group_items_max: items (positions, lanes) of one transaction; a call is never split.
         group_bytes_max: bytes of the calls of one transaction, about.
         queue_items_max: items that may wait; beyond it calls are refused with OVERLOADED.
+        queue_bytes_max: bytes, about, of the calls that may wait; likewise.
         linger_ms: how long a write waits for others while transactions follow each other; 0 = never.
         busy_timeout_ms: how long a transaction waits for another process's lock on the database.
     """
@@ -45,6 +46,7 @@ class StoreSettings:
     group_items_max: int = 4096
     group_bytes_max: int = 16 * 1024 * 1024
     queue_items_max: int = 65_536
+    queue_bytes_max: int = 256 * 1024 * 1024
     linger_ms: float = 0.0
     busy_timeout_ms: int = 5_000
 
@@ -61,6 +63,7 @@ class StoreStatistics:
         group_seconds: time spent in whole transactions.
         queued_items: items waiting now.
         queued_calls: calls waiting now.
+        queued_bytes: bytes of them, about.
         rejected_calls: calls refused with OVERLOADED.
         expired_calls: calls dropped because their deadline was over.
         unknown_outcomes: transactions whose outcome is not known.
@@ -74,6 +77,7 @@ class StoreStatistics:
     group_seconds: float = 0.0
     queued_items: int = 0
     queued_calls: int = 0
+    queued_bytes: int = 0
     rejected_calls: int = 0
     expired_calls: int = 0
     unknown_outcomes: int = 0

@@ -167,6 +167,14 @@ class Store(Operations):
         """Whether this process has met a channel of this name, so that the name needs no check any more."""
         return channel_name in self._memory.channels
 
+    def admit(self) -> None:
+        """Refuses a write before anything is done for it, where the queue has no room.
+
+        Raises:
+            OverloadedError: with the time after which there will be room.
+        """
+        self._queue.admit()
+
     # ---- R1, R2 -------------------------------------------------------------------------------------------------------------
 
     async def save_binlog_paths(

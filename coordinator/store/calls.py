@@ -10,6 +10,10 @@ from datacoord.errors import DatacoordError
 
 T_co = TypeVar("T_co", covariant=True)
 
+URGENT = frozenset({"RegisterDataNode", "WatchDmChannels", "ReportDataNodeTtMsgs", "LeaseJob", "AssignmentJob"})
+"""Calls that keep sessions alive, and the jobs that end and fill them. However many other calls wait, these neither wait behind
+them nor are refused because of them: a datanode that has nothing to write would lose its lease to those that have too much."""
+
 
 class WriteCall(abc.ABC, Generic[T_co]):
     """One call that writes.
@@ -20,6 +24,7 @@ class WriteCall(abc.ABC, Generic[T_co]):
         items: positions, lanes, … in it.
         size_bytes: about.
         alone: it gets a transaction of its own.
+        urgent: it goes before those that are not, and is not counted among them.
         deadline: in the loop's time, when its caller stops waiting; None = never.
     """
 
@@ -28,6 +33,7 @@ class WriteCall(abc.ABC, Generic[T_co]):
 
     def __init__(self, rpc: str, caller: str, *, items: int, size_bytes: int = 0) -> None:
         self.rpc = rpc
+        self.urgent = rpc in URGENT
         self.caller = caller
         self.items = items
         self.size_bytes = size_bytes

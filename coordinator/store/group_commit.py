@@ -28,6 +28,8 @@ T = TypeVar("T")
 log = structlog.get_logger()
 
 TRANSIENT_RETRIES_MAX = 5
+URGENT_CALLS_MAX = 16_384
+"""Urgent calls that may wait: each datanode has one at a time, and there are never so many datanodes."""
 _RATE_WEIGHT = 0.2
 _RATE_START_PER_SECOND = 10_000.0
 _RETRY_DELAY_MS_MIN = 20
@@ -65,6 +67,9 @@ class GroupCommit:
         self._settings = settings
         self._statistics = statistics
         self._queue: deque[_Waiting] = deque()
+        self._urgent: deque[_Waiting] = deque()
+        self._urgent_bytes = 0
+        self._promised_until = 0.0
         self._arrived = asyncio.Event()
         self._closing = False
         self._items_per_second = _RATE_START_PER_SECOND
@@ -86,28 +91,58 @@ class GroupCommit:
         """
         if self._closing:
             raise StoreUnavailableError("the coordinator is shutting down; repeat the call")
-        queued = self._statistics.queued_items
-        if queued and queued + call.items > self._settings.queue_items_max:
-            self._statistics.rejected_calls += 1
-            delay_ms = self._retry_delay_ms(queued)
-            message = f"{queued} items wait to be written, as many as are allowed; repeat the call in {delay_ms} ms"
-            raise OverloadedError(message, retry_delay_ms=delay_ms, queued_items=queued)
+        if call.urgent:
+            self._admit_urgent(call)
+        else:
+            self.admit(call.items, call.size_bytes)
         call.deadline = deadline
         waiting = _Waiting(call, asyncio.get_running_loop().create_future())
-        self._queue.append(waiting)
+        (self._urgent if call.urgent else self._queue).append(waiting)
         self._count(call, 1)
         self._arrived.set()
         answer: T = await waiting.answer
         return answer
 
-    def _count(self, call: WriteCall[Any], sign: int) -> None:
-        self._statistics.queued_items += sign * call.items
-        self._statistics.queued_calls += sign
+    def admit(self, items: int = 1, size_bytes: int = 0) -> None:
+        """Refuses a call for which there is no room. An empty queue takes anything.
 
-    def _retry_delay_ms(self, queued_items: int) -> int:
-        """Time until the queue is half empty at the pace of the last transactions."""
-        delay_ms = int(1000 * queued_items / 2 / self._items_per_second)
-        return min(max(delay_ms, _RETRY_DELAY_MS_MIN), _RETRY_DELAY_MS_MAX)
+        Raises:
+            OverloadedError: with the time after which there will be room.
+        """
+        queued, settings = self._statistics.queued_items, self._settings
+        too_many = queued + items > settings.queue_items_max
+        too_large = self._statistics.queued_bytes + size_bytes > settings.queue_bytes_max
+        if self._queue and (too_many or too_large):
+            self._refuse(queued, items)
+
+    def _admit_urgent(self, call: WriteCall[Any]) -> None:
+        size_bytes = self._urgent_bytes + call.size_bytes
+        if self._urgent and (len(self._urgent) >= URGENT_CALLS_MAX or size_bytes > self._settings.queue_bytes_max):
+            self._refuse(len(self._urgent), 1)
+
+    def _refuse(self, queued: int, items: int) -> None:
+        self._statistics.rejected_calls += 1
+        delay_ms = self._retry_delay_ms(queued, items)
+        message = f"{queued} items wait to be written, as many as are allowed; repeat the call in {delay_ms} ms"
+        raise OverloadedError(message, retry_delay_ms=delay_ms, queued_items=queued)
+
+    def _count(self, call: WriteCall[Any], sign: int) -> None:
+        self._statistics.queued_calls += sign
+        if call.urgent:
+            self._urgent_bytes += sign * call.size_bytes
+        else:
+            self._statistics.queued_items += sign * call.items
+            self._statistics.queued_bytes += sign * call.size_bytes
+
+    def _retry_delay_ms(self, queued_items: int, items: int) -> int:
+        """When there will be room: once the queue is half empty, and after those who were told so before.
+
+        All of them sent back at the same moment would find the queue full again, and cost more than they bring.
+        """
+        now = asyncio.get_running_loop().time()
+        room_at = max(now + queued_items / 2 / self._items_per_second, self._promised_until)
+        self._promised_until = min(room_at + items / self._items_per_second, now + _RETRY_DELAY_MS_MAX / 1000)
+        return min(max(int(1000 * (room_at - now)), _RETRY_DELAY_MS_MIN), _RETRY_DELAY_MS_MAX)
 
     async def close(self) -> None:
         """Takes no more calls and answers those that wait."""
@@ -119,13 +154,14 @@ class GroupCommit:
         """Ends as a process that dies does: what waits is never answered. For tests of crashes."""
         self._closing = True
         self._queue.clear()
+        self._urgent.clear()
         self._arrived.set()
         await self._task
 
     async def _work(self) -> None:
         followed = False
         while True:
-            if not self._queue:
+            if not self._queue and not self._urgent:
                 if self._closing:
                     return
                 followed = False
@@ -147,8 +183,8 @@ class GroupCommit:
         group: list[_Waiting] = []
         items = size_bytes = 0
         now = asyncio.get_running_loop().time()
-        while self._queue:
-            waiting = self._queue[0]
+        while queue := self._urgent or self._queue:
+            waiting = queue[0]
             call = waiting.call
             too_much = (
                 items + call.items > self._settings.group_items_max
@@ -156,7 +192,7 @@ class GroupCommit:
             )
             if group and (call.alone or too_much):
                 break
-            self._queue.popleft()
+            queue.popleft()
             self._count(call, -1)
             if waiting.answer.done():
                 continue  # the caller went away

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from concurrent import futures
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -40,6 +41,23 @@ class HeldCommit:
             lambda: self._stub.SaveBinlogPaths(request, timeout=timeout_seconds).results[0].outcome
         )
 
+    def malformed(self) -> "futures.Future[bytes]":
+        """Sends a save that is no message at all."""
+        call: Any = self._channel.unary_unary("/datacoord.v1.DataCoordService/SaveBinlogPaths")
+        return self._pool.submit(lambda: call(b"\xff", timeout=20))
+
+    def register(self) -> int:
+        """A datanode's session."""
+        request = data_coord_pb2.RegisterDataNodeRequest(
+            job="idle", slot=0, collection_names=["files"], host="h", pid=1
+        )
+        return int(self._stub.RegisterDataNode(request, timeout=20).node_id)
+
+    def heartbeat(self, node_id: int) -> "futures.Future[data_coord_pb2.ReportDataNodeTtMsgsResponse]":
+        """Sends one, in the background."""
+        request = data_coord_pb2.ReportDataNodeTtMsgsRequest(node_id=node_id)
+        return self._pool.submit(lambda: self._stub.ReportDataNodeTtMsgs(request, timeout=20))
+
     def hold(self) -> None:
         """From now on a COMMIT waits."""
         self._hold.touch()
@@ -53,7 +71,11 @@ class HeldCommit:
         self._hold.unlink(missing_ok=True)
 
     def queued(self) -> int:
-        """Calls that wait for a transaction."""
+        """Calls that wait for a transaction, but urgent ones."""
+        return self.thread.coordinator._store.statistics.queued_items
+
+    def waiting(self) -> int:
+        """All calls that wait for a transaction."""
         return self.thread.coordinator._store.statistics.queued_calls
 
     def _rounds(self) -> float:
@@ -75,7 +97,8 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldCommit
     points = tmp_path / "points"
     points.mkdir()
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(points))
-    resting = dict.fromkeys(("lease_job_interval_seconds", "assignment_job_interval_seconds"), 300.0)
+    jobs = ("lease_job", "assignment_job", "seal_job", "retention_job", "gc")
+    resting = {f"{job}_interval_seconds": 300.0 for job in jobs}
     with running(tmp_path / "data", write_queue_items_max=2, job_lease_seconds=3600.0, **resting) as thread:
         made = HeldCommit(points, thread)
         yield made
@@ -128,6 +151,42 @@ def test_reads_and_health_do_not_wait_for_a_commit(held: HeldCommit) -> None:
     assert len(list(held.client.list_channels("files"))) == 6
     held.let_go()
     assert committing.result(20) == APPLIED
+
+
+def test_an_idle_datanode_keeps_its_session_while_the_queue_is_full(held: HeldCommit) -> None:
+    """Under lasting overload its lease would end, and its channels would move, because of calls that are not its own."""
+    node_id = held.register()
+    held.hold()
+    committing = held.save(0)
+    held.wait_held()
+    waiting = [held.save(1), held.save(2)]
+    eventually(lambda: held.queued() == 2)
+    with pytest.raises(grpc.RpcError) as caught:
+        held.save(3).result(20)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    heartbeat = held.heartbeat(node_id)
+    eventually(lambda: held.waiting() == 3)
+    held.let_go()
+    assert heartbeat.result(20).lease_ms > 0
+    assert [future.result(20) for future in (committing, *waiting)] == [APPLIED] * 3
+
+
+def test_a_full_queue_refuses_a_write_before_it_is_read(held: HeldCommit) -> None:
+    """Reading and checking calls only to refuse them is what an overloaded server has no time for."""
+    held.hold()
+    committing = held.save(0)
+    held.wait_held()
+    waiting = [held.save(1), held.save(2)]
+    eventually(lambda: held.queued() == 2)
+    with pytest.raises(grpc.RpcError) as caught:
+        held.malformed().result(20)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert (retry_delay_seconds(caught.value) or 0) > 0
+    held.let_go()
+    assert [future.result(20) for future in (committing, *waiting)] == [APPLIED] * 3
+    with pytest.raises(grpc.RpcError) as caught:
+        held.malformed().result(20)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_pings_of_our_clients_are_no_abuse() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.store import CheckpointMove, Store
+from coordinator.store import CheckpointMove, Store, group_commit
 from coordinator.store.answers import StoreSettings, StoreStatistics
 from coordinator.store.calls import AloneCall, WriteCall
 from coordinator.store.channels import Channels
@@ -32,8 +32,10 @@ from .support import CALLER, World, lane, position, reasons, save
 class Call(WriteCall[str]):
     """A call that answers its name."""
 
-    def __init__(self, name: str, *, items: int = 1, size_bytes: int = 0, alone: bool = False) -> None:
-        super().__init__("Test", CALLER, items=items, size_bytes=size_bytes)
+    def __init__(
+        self, name: str, *, items: int = 1, size_bytes: int = 0, alone: bool = False, rpc: str = "Test"
+    ) -> None:
+        super().__init__(rpc, CALLER, items=items, size_bytes=size_bytes)
         self.name = name
         self.alone = alone
 
@@ -211,6 +213,79 @@ async def test_the_time_to_come_back_grows_with_the_queue_and_shrinks_with_the_p
         return int(refused.value.metadata["retry_delay_ms"])
 
     assert await delay_ms(1000) < await delay_ms(10_000) < await delay_ms(60_000)
+
+
+async def test_those_who_are_refused_come_back_one_after_the_other() -> None:
+    """All sent back at one moment would find the queue full again: most of the work would then be refusing."""
+    queue = Queue(queue_items_max=1000)
+    first = await queue.hold()
+    waiting = queue.submit(Call("x", items=1000))
+    await asyncio.sleep(0)
+    delays_ms = []
+    for number in range(5):
+        with pytest.raises(OverloadedError) as refused:
+            await queue.submit(Call(str(number), items=500))
+        delays_ms.append(int(refused.value.metadata["retry_delay_ms"]))
+    queue.runner.gate.set()
+    await asyncio.gather(first, waiting)
+    await queue.queue.close()
+
+    assert delays_ms == sorted(set(delays_ms))
+    for number in range(200):
+        with pytest.raises(OverloadedError) as refused:
+            queue.queue._refuse(1000, number + 500)
+    assert int(refused.value.metadata["retry_delay_ms"]) <= 10_000
+
+
+async def test_what_waits_is_bounded_in_bytes_too() -> None:
+    """Sixty thousand saves of one lane each may be sixty thousand times a megabyte."""
+    queue = Queue(queue_bytes_max=100)
+    first = await queue.hold()
+    waiting = [queue.submit(Call(str(n), size_bytes=50)) for n in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(OverloadedError):
+        await queue.submit(Call("too much", size_bytes=1))
+    queue.runner.gate.set()
+    await asyncio.gather(first, *waiting)
+    assert queue.statistics.queued_bytes == 0
+    assert await queue.submit(Call("large", size_bytes=1000)) == "large"
+    await queue.queue.close()
+
+
+async def test_heartbeats_neither_wait_behind_other_calls_nor_are_refused_because_of_them() -> None:
+    """Under lasting overload a datanode that writes nothing would lose its lease, and its channels, to those that write."""
+    queue = Queue(queue_items_max=10, group_items_max=4)
+    first = await queue.hold()
+    saves = [queue.submit(Call(f"save {n}", items=2)) for n in range(5)]
+    await asyncio.sleep(0)
+    with pytest.raises(OverloadedError):
+        queue.queue.admit()
+    heartbeat = queue.submit(Call("heartbeat", rpc="ReportDataNodeTtMsgs"))
+    lease_job = queue.submit(Call("leases", rpc="LeaseJob", alone=True))
+    await asyncio.sleep(0)
+    queue.runner.gate.set()
+    await asyncio.gather(first, heartbeat, lease_job, *saves)
+
+    assert queue.runner.groups[:3] == [["first"], ["heartbeat"], ["leases"]]
+    assert queue.statistics.queued_items == 0
+    await queue.queue.close()
+
+
+async def test_urgent_calls_are_bounded_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A way around the limit would be no limit."""
+    monkeypatch.setattr(group_commit, "URGENT_CALLS_MAX", 2)
+    queue = Queue(queue_bytes_max=100)
+    first = await queue.hold()
+    waiting = [queue.submit(Call(str(n), rpc="ReportDataNodeTtMsgs", size_bytes=40)) for n in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(OverloadedError):
+        await queue.submit(Call("third", rpc="ReportDataNodeTtMsgs"))
+    monkeypatch.setattr(group_commit, "URGENT_CALLS_MAX", 100)
+    with pytest.raises(OverloadedError):
+        await queue.submit(Call("large", rpc="ReportDataNodeTtMsgs", size_bytes=40))
+    queue.runner.gate.set()
+    await asyncio.gather(first, *waiting)
+    await queue.queue.close()
 
 
 async def test_a_call_larger_than_the_queue_is_taken_when_nothing_waits() -> None:
