@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from coordinator.core.model import ChannelMode, ChannelState, SegmentState
 from coordinator.core.verify import Finding, Kind
+from datacoord.column_groups import ROW_FIELD_IDS
 from datacoord.paths import BinlogKind, BinlogPath
 
 
@@ -219,7 +220,12 @@ def _check_segment(
 ) -> Iterator[Finding]:
     sums = {
         "binlogs": len(objects),
-        "rows": sum(b.rows for b in objects if b.path.kind is BinlogKind.INSERT),
+        "rows": sum(
+            # A row stands once where its timestamp is, however many objects its columns take.
+            b.rows
+            for b in objects
+            if b.path.kind is BinlogKind.INSERT and b.path.field_id in ROW_FIELD_IDS
+        ),
         "delete_rows": sum(b.rows for b in objects if b.path.kind is BinlogKind.DELTA),
         "size_bytes": sum(b.size_bytes for b in objects),
     }

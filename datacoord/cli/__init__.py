@@ -29,6 +29,7 @@ main.add_lazy("flush", "datacoord.cli.flush:flush", "Make everything consumed so
 main.add_lazy("events", "datacoord.cli.events:events", "Show the history: what changed when, by whom.")
 main.add_lazy("verify", "datacoord.cli.verify:verify", "Prove rows, objects and history consistent.")
 main.add_lazy("restore", "datacoord.cli.restore:restore", "Make a database safe that was restored from a backup.")
+main.add_lazy("rebuild", "datacoord.cli.rebuild:rebuild", "Rebuild the rows of a lost database from the objects.")
 main.add_lazy("gc", "datacoord.cli.gc:gc", "Control the garbage collector: status, pause, resume, run, dry-run.")
 main.add_lazy("demo", "datacoord.cli.demo:demo", "Land real input exactly once, with kills, and prove it.")
 main.add_lazy("version", "datacoord.cli.version:version", "Show versions.")

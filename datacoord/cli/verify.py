@@ -35,7 +35,7 @@ def verify(*, collections: Sequence[str], deep: bool, output: str, config_file: 
     """
     settings = settings_of(config_file, where)
     logging.configure(settings.log_level, settings.log_format, sys.stderr)
-    with _Bar() as bar:
+    with ProgressBar() as bar:
         report = look(
             settings.effective_database_url,
             collections,
@@ -51,7 +51,7 @@ def verify(*, collections: Sequence[str], deep: bool, output: str, config_file: 
         sys.exit(1)
 
 
-class _Bar:
+class ProgressBar:
     """Draws how far it is on standard error; nothing where that is no terminal."""
 
     def __init__(self) -> None:

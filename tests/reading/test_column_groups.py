@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from coordinator.rpc.definitions import check_properties
 from datacoord.column_groups import column_groups, is_wide, storage_version
 from datacoord.errors import InternalError, InvalidFieldError
 from datacoord.objectstore import ObjectStore
@@ -249,6 +250,8 @@ def test_a_storage_version_that_is_none_is_refused() -> None:
     assert (storage_version({}), storage_version({"storage_version": "1"})) == (2, 1)
     with pytest.raises(InvalidFieldError, match="must be 1"):
         storage_version({"storage_version": "3"})
+    with pytest.raises(InvalidFieldError, match="must be 1"):
+        check_properties({"storage_version": "v2"}, "properties")
 
 
 # ---- types ------------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""Databases that are lost, and rebuilt from the objects."""
