@@ -1,7 +1,9 @@
 """Settings of the database: what durability needs is set for our sessions, whatever others set, and the rest is looked at."""
 
+import asyncio
 import sqlite3
 import uuid
+from collections.abc import Iterator
 
 import psycopg
 import pytest
@@ -143,3 +145,48 @@ async def test_readers_are_set_up_like_the_writer(world: World) -> None:
     else:
         assert await shown("PRAGMA journal_mode") == "wal"
         assert await shown("PRAGMA synchronous") == 2
+
+
+@pytest.fixture(scope="module")
+def standby(postgres_server: PostgresServer) -> Iterator[PostgresServer]:
+    """A standby of the suite's server."""
+    server = PostgresServer(SERVER_SETTINGS, standby_of=postgres_server)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@ONLY_POSTGRESQL
+async def test_a_standby_is_refused_with_a_sentence(databases: Databases, standby: PostgresServer) -> None:
+    """It answers reads, of a while ago: a coordinator on it would look alive."""
+    url = standby.url(databases.migrated().rsplit("/", 1)[-1])
+
+    async def refused() -> str:
+        with pytest.raises(StoreUnavailableError) as raised:
+            await Store.open(url, settings())
+        return raised.value.message
+
+    async with asyncio.timeout(30):
+        # The database has to arrive there first.
+        while "does not exist" in (said := await refused()):  # noqa: ASYNC110 - another server
+            await asyncio.sleep(0.05)
+    assert "read-only" in said
+
+
+@ONLY_POSTGRESQL
+async def test_of_several_hosts_the_one_that_takes_writes_is_chosen_for_reads_too(
+    databases: Databases, postgres_server: PostgresServer, standby: PostgresServer
+) -> None:
+    """Read from the standby, an acknowledged save would not be seen yet."""
+    database = databases.migrated().rsplit("/", 1)[-1]
+    hosts = f"host=127.0.0.1:{standby.port}&host=127.0.0.1:{postgres_server.port}"
+    world = await World(f"postgresql://datacoord@/{database}?{hosts}", Clock(), ScriptedFaults()).open()
+    await world.create()
+
+    for engine in (world.store._database._writer, world.store._database._reader):
+        with engine.connect() as connection:
+            assert connection.execute(text("SELECT inet_server_port()")).scalar() == postgres_server.port
+    assert (await world.store.describe_collection("t")).channel_names == world.channels
+    await world.store.close()

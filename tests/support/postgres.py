@@ -55,9 +55,10 @@ class PostgresServer:
 
     Args:
         settings: more lines for postgresql.conf, by name.
+        standby_of: a server that runs: this one is made its standby, and follows it.
     """
 
-    def __init__(self, settings: dict[str, str] | None = None) -> None:
+    def __init__(self, settings: dict[str, str] | None = None, standby_of: "PostgresServer | None" = None) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="datacoord-postgres-"))
         self._data = self._directory / "data"
         self._log = self._directory / "server.log"
@@ -76,7 +77,12 @@ class PostgresServer:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port: int = free.getsockname()[1]
-        self._run("initdb", "-D", str(self._data), "-U", _USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        if standby_of is None:
+            initdb = ("-U", _USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+            self._run("initdb", "-D", str(self._data), *initdb)
+        else:
+            source = standby_of._conninfo("postgres")
+            self._run("pg_basebackup", "-D", str(self._data), "-d", source, "-R", "-X", "stream", "-c", "fast", "-N")
 
     def _as_user(self, command: list[str]) -> list[str]:
         if self._user_id is None:
