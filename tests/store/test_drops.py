@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from coordinator.core.model import ChannelMode, ChannelState, LaneSave, Outcome, SegmentLevel, SegmentState
-from coordinator.store import CheckpointMove, Drop, NewCollection, TimestampKind
+from coordinator.store import CheckpointMove, Drop, NewCollection, Store, TimestampKind
 from datacoord.errors import (
     ChannelDroppedError,
     CollectionNotFoundError,
@@ -16,7 +16,7 @@ from datacoord.errors import (
 from datacoord.limits import ALL_PARTITIONS_ID
 from datacoord.paths import BinlogKind
 
-from .support import CALLER, World, binlog, dump, lane, position, reason_of, reasons, save
+from .support import CALLER, World, binlog, dump, lane, position, reason_of, reasons, save, settings
 
 
 async def drop(world: World, number: int = 0) -> Drop:
@@ -166,6 +166,30 @@ async def test_writes_of_owners_and_a_drop_meet_without_harm(world: World) -> No
     for answers in (saved[0], saved[2]):
         assert set(reasons(answers)) <= {"APPLIED", "CHANNEL_DROPPED"}
     assert {s.state for s in (await world.store.list_segments()).items} <= {SegmentState.DROPPED}
+
+
+async def test_replicas_that_drop_and_write_at_once_agree_on_an_order(world: World) -> None:
+    """Rows locked by one and not by the other: a segment that grows in a collection that nobody can reach any more."""
+    rival = await Store.open(world.url, settings(job_holder="rival"), clock_ms=world.clock)
+    for attempt in range(4):
+        await world.create(f"race{attempt}", channels=6)
+        name, number = world.collection.name, world.collection.collection_id
+        epochs = {info.channel_name: info.epoch for info in (await rival.recovery_info(collection_name=name)).items}
+        parts = [save(channel, epoch, lane(world.default, 0, 5)) for channel, epoch in epochs.items()]
+        moves = [CheckpointMove(channel, epoch, position(3)) for channel, epoch in epochs.items()]
+        saved, first, moved, second = await asyncio.gather(
+            world.store.save_binlog_paths(parts, caller=CALLER),
+            rival.drop_collection(name, number, caller=CALLER),
+            rival.update_channel_checkpoints(moves, caller=CALLER),
+            world.store.drop_collection(name, number, caller=CALLER),
+        )
+        assert {first.outcome, second.outcome} == {Outcome.APPLIED, Outcome.ALREADY_APPLIED}
+        assert set(reasons(saved)) <= {"APPLIED", "CHANNEL_DROPPED"}
+        assert set(reasons(moved)) <= {"APPLIED", "CHANNEL_DROPPED"}
+    tables = dump(world.url)
+    assert all(row[3] is None for row in tables["lanes"])
+    assert {s.state for s in (await world.store.list_segments()).items} <= {SegmentState.DROPPED}
+    await rival.close()
 
 
 # ---- partitions -------------------------------------------------------------------------------------------------------------

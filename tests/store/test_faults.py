@@ -117,11 +117,23 @@ async def _drop_partition(world: World, _facts: dict[str, Any]) -> object:
     return None
 
 
+async def _drop_collection(world: World, _facts: dict[str, Any]) -> object:
+    await world.store.drop_collection(world.collection.name, world.collection.collection_id, caller=CALLER)
+    return None
+
+
+async def _mark_dropped(world: World, _facts: dict[str, Any]) -> object:
+    numbers = [segment.segment_id for segment in await world.segments()]
+    await world.store.mark_segments_dropped(numbers, caller=CALLER)
+    return None
+
+
 OPERATIONS: dict[str, Operation] = {
     operation.__name__.removeprefix("_"): operation
     for operation in (
         *(_save, _move_fast, _move_slow, _release, _drop, _claim, _flush),
         *(_register, _end, _lose, _assign, _create, _create_partition, _drop_partition),
+        *(_drop_collection, _mark_dropped),
     )
 }
 ENDS_DIFFERENTLY = {"register", "end", "flush"}
