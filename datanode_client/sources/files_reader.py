@@ -46,12 +46,14 @@ class FilePlace:
         path: its place there.
         entry: as listed.
         after: what is consumed of it; None = nothing.
+        last: there is no file behind it yet: it may be one that is still being written.
     """
 
     filesystem: pafs.FileSystem
     path: str
     entry: FileEntry
     after: FilePosition | None = None
+    last: bool = False
 
 
 class FileCursor(Protocol):
@@ -247,7 +249,7 @@ class FileSteps:
 
     def _open_cursor(self, entry: FileEntry, after: FilePosition | None) -> FileCursor:
         base = self._base
-        place = FilePlace(self._filesystem, self._files.path(entry.name), entry, after)
+        place = FilePlace(self._filesystem, self._files.path(entry.name), entry, after, not self._files.has_later)
         return self._factory.open_file(place, self._rows, lambda rows, ends: self._rows.make(rows, base + ends))
 
     def _event(self, cursor: FileCursor, rows: pa.RecordBatch | None) -> SourceEvent | None:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datacoord.errors import SourceInvalidError
+from datacoord.errors import SourceInvalidError, SourceUnavailableError
 from datanode_client.clock import Clock
 from datanode_client.sources.files import FilePlace, FilesReaderFactory, Make
 from datanode_client.sources.files_log import lost, unavailable
@@ -106,7 +106,7 @@ class ParquetCursor:
     Raises:
         SourceInvalidError: it is no Parquet file, or lacks a column, or has one of another type.
         SourceLostError: it has fewer rows than were consumed.
-        SourceUnavailableError: it cannot be read now.
+        SourceUnavailableError: it cannot be read now, or has no footer yet.
     """
 
     line = 0
@@ -123,6 +123,12 @@ class ParquetCursor:
             self._file = place.filesystem.open_input_file(place.path)
             self._parquet = pq.ParquetFile(self._file)
         except pa.ArrowInvalid as error:
+            if place.last:
+                raise SourceUnavailableError(
+                    f"{self.name} cannot be read as Parquet: {error}. It is the last file, so it may still be being written; if "
+                    "not, remove it",
+                    file=self.name,
+                ) from error
             raise self._invalid(f"cannot be read as Parquet: {error}") from error
         except OSError as error:
             raise unavailable("read", place.path, error) from error

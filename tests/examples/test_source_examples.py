@@ -54,7 +54,7 @@ def test_a_directory_lands_as_the_example_says(tmp_path: Path, address: str) -> 
     assert lines[-4:] == [["id", "name"], ["1", "a"], ["2", "b"], ["11", "y"]]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(420)  # the first test that needs a broker fetches it
 def test_a_topic_lands_without_spark_as_the_example_says(kafka: KafkaBroker, address: str) -> None:
     """Who has no Spark must not need one; and the second run must not land anything twice."""
     topic = "example"

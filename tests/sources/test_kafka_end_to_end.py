@@ -68,7 +68,7 @@ async def stage(tmp_path: Path, kafka: KafkaBroker) -> AsyncIterator[LandingStag
         await made.close()
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(420)  # the first test that needs a broker fetches it
 async def test_a_topic_lands_exactly_once_whatever_is_killed(stage: LandingStage, kafka: KafkaBroker) -> None:
     """Objects written and not registered, a commit made and not answered, the broker gone: no message twice, none lost."""
     source = Input(kafka)

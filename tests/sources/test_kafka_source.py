@@ -17,6 +17,7 @@ from datanode_client.sources.kafka import KAFKA_CHANGES_SCHEMA, KafkaChannelRead
 from .files_reading import channel, ids, timestamps
 from .replay import read_channel
 
+pytestmark = pytest.mark.timeout(420)  # the first test that needs a broker fetches it
 _NUMBERS = itertools.count(1)
 
 

@@ -133,9 +133,22 @@ async def test_a_file_that_does_not_fit_is_named(tmp_path: Path, columns: dict[s
     with pytest.raises(SourceInvalidError, match=r"^part-1\.parquet ") as error:
         await read_all(bounded(tmp_path))
     assert what in error.value.message
-    (tmp_path / "part-1.parquet").write_bytes(b"PAR1 and nothing else")
-    with pytest.raises(SourceInvalidError, match="cannot be read as Parquet"):
+
+
+async def test_a_last_file_without_a_footer_is_waited_for_and_one_with_files_behind_it_is_broken(
+    tmp_path: Path,
+) -> None:
+    """Whoever writes in place must not fail the channel; a file that will never be whole must not hold it without a word."""
+    write_files(tmp_path, 2)
+    whole = (tmp_path / "part-1.parquet").read_bytes()
+    (tmp_path / "part-1.parquet").write_bytes(whole[:-20])
+    with pytest.raises(SourceUnavailableError, match="may still be being written"):
         await read_all(bounded(tmp_path))
+    pq.write_table(rows(2 * ROWS), tmp_path / "part-2.parquet")
+    with pytest.raises(SourceInvalidError, match=r"part-1\.parquet cannot be read as Parquet"):
+        await read_all(bounded(tmp_path))
+    (tmp_path / "part-1.parquet").write_bytes(whole)
+    assert ids(await read_all(bounded(tmp_path))) == list(range(3 * ROWS))
 
 
 async def test_a_bad_row_is_named_and_what_stands_before_it_is_read(tmp_path: Path) -> None:
