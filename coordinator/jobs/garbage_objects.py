@@ -4,15 +4,18 @@ Everything here blocks and runs in worker threads. Memory is bounded by the larg
 epoch: 48 bytes for each of its objects, and while it is sorted about twice that.
 """
 
+import heapq
 import os
 import posixpath
 import stat
 import threading
+import time
 from array import array
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from pyarrow import fs as pafs
 
@@ -22,6 +25,8 @@ from datacoord.limits import ALL_PARTITIONS_ID, TIMESTAMP_MAX
 from datacoord.objectstore import LocalObjectStore, ObjectStore, is_temporary
 from datacoord.paths import BinlogKind, BinlogPath
 
+T = TypeVar("T")
+
 REMOTE_DELETES = 8
 """Deletions in flight on an object store: each is a round trip or two."""
 
@@ -29,6 +34,8 @@ ListedObject = tuple[int, int, int, int, int]
 """from, to, field id, log id and bytes of an object."""
 
 _COLUMNS = 5
+_RUN = 1000
+_ITEMS_AT_ONCE = 32
 _KINDS = {kind.value: kind for kind in BinlogKind}
 
 
@@ -103,8 +110,11 @@ class Leaf:
 
     def sort(self) -> None:
         """Puts its objects into the order of their ranges, so that a part of them has its rows side by side in SQL."""
-        numbers = self._numbers
-        self._order = array("q", sorted(range(0, len(numbers), _COLUMNS), key=numbers.__getitem__))
+        start_of = self._numbers.__getitem__
+        indexes = range(0, len(self._numbers), _COLUMNS)
+        # One long sort would keep every other thread of the process waiting.
+        runs = [sorted(indexes[first : first + _RUN], key=start_of) for first in range(0, len(indexes), _RUN)]
+        self._order = array("q", polite(heapq.merge(*runs, key=start_of)))
 
     def batches(self, size: int) -> Iterator[list[ListedObject]]:
         """Its objects, once they are sorted."""
@@ -196,7 +206,7 @@ class Objects:
     def _entries(self, path: str) -> Iterator[Entry]:
         base = f"{self._store.root}/{path}" if path else self._store.root
         with _translated("list", path or self._store.root):
-            for entry in self._scan(base) if self._local else self._select(base):
+            for entry in polite(self._scan(base) if self._local else self._select(base)):
                 if self._halt.is_set():
                     raise HaltedError("the round was stopped")
                 yield entry
@@ -268,6 +278,17 @@ class Objects:
             os.rmdir(f"{self._store.root}/{path}")
         except OSError:
             return  # not empty, gone, or not ours to remove: it costs nothing to stay
+
+
+def polite(items: Iterable[T]) -> Iterator[T]:
+    """The same items; lets other threads in every few of them.
+
+    A thread that computes keeps Python's lock for 5 ms at a time; the thread that serves asks for it with every row of SQLite.
+    """
+    for number, item in enumerate(items):
+        if number % _ITEMS_AT_ONCE == 0:
+            time.sleep(0)
+        yield item
 
 
 def _is_number(name: str) -> bool:

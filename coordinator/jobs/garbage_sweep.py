@@ -42,7 +42,7 @@ class GarbageSettings:
 
     enabled: bool = True
     interval_ms: int = 3_600_000
-    batch_objects_max: int = 5000
+    batch_objects_max: int = 2000
     delete_objects_max: int = 500
     delete_rows_max: int = 1000
     permit_seconds: float = 1.5

@@ -187,15 +187,16 @@ async def test_a_segment_that_was_dropped_alone_stays_as_a_tombstone(rig: Rig) -
     gone = await rig.land(first, 0, 10)
     kept = await rig.land(second, 0, 10)
     of_first = rig.channel_ids[first]
-    execute(rig, f"UPDATE lanes SET growing_segment_id = NULL WHERE channel_id = {of_first}")
-    execute(rig, f"UPDATE segments SET state = 4, seal_reason = 'dropped' WHERE channel_id = {of_first}")
+    (segment,) = [row[0] for row in dump(rig.world.url)["segments"] if row[1] == of_first]
+    await rig.world.store.mark_segments_dropped([segment], caller=CALLER)
 
     done = await rig.collect()
 
     assert (done.objects_deleted, done.binlog_rows_deleted) == (1, 1)
     assert rig.files() == set(kept.paths)
     assert not set(gone.paths) & rig.files()
-    assert of_first in {row[1] for row in dump(rig.world.url)["segments"]}
+    (again,) = await rig.world.store.mark_segments_dropped([segment], caller=CALLER)
+    assert again.outcome is Outcome.ALREADY_APPLIED
     assert (await rig.collect()).binlog_rows_deleted == 0
 
 
