@@ -230,7 +230,7 @@ class Settings:
         3600.0, "Time from the end of a round of the garbage collector to the next.", minimum=0.1, maximum=30 * 86400
     )
     gc_batch_objects_max: int = setting(
-        5000, "Objects that one SQL read of the garbage collector judges.", minimum=1, maximum=100_000
+        2000, "Objects that one SQL read of the garbage collector judges.", minimum=1, maximum=100_000
     )
     gc_delete_objects_max: int = setting(
         500,
