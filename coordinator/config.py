@@ -4,6 +4,7 @@ Every setting has one name everywhere: `grpc_port` in code and in the file, `DAT
 `--grpc-port` on the command line. `DATACOORD_<NAME>_FILE` names a file that holds the value (secrets of an orchestrator).
 """
 
+from collections.abc import Iterator
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
@@ -62,7 +63,9 @@ class Settings:
         "that datanodes can reach. Empty = `objects` in `data_dir`.",
     )
     grpc_host: str = setting(
-        "127.0.0.1", "Address the gRPC server listens on. Loopback by default: there is no login yet."
+        "127.0.0.1",
+        "Address the gRPC server listens on. On another one than loopback it wants encryption and tokens, or to be told that it "
+        "can do without.",
     )
     grpc_port: int = setting(
         13333, "Port of the gRPC server (Milvus's DataCoord has the same). 0 = any free one.", minimum=0, maximum=65535
@@ -74,7 +77,31 @@ class Settings:
         maximum=65536,
     )
     grpc_reflection: bool = setting(
-        False, "Serve gRPC reflection, so that tools like grpcurl find the contract. For development."
+        False,
+        "Serve gRPC reflection, so that tools like grpcurl find the contract. For development; with tokens, for admins only.",
+    )
+    tls_cert_file: str = setting(
+        "",
+        "PEM file of the certificate of the gRPC port, with its chain. Empty = no encryption. It, `tls_key_file` and "
+        "`tls_client_ca_file` are read again when they change, without a restart.",
+    )
+    tls_key_file: str = setting("", "PEM file of the key of `tls_cert_file`, not encrypted.")
+    tls_client_ca_file: str = setting(
+        "",
+        "PEM file of authorities: only clients that show a certificate of theirs can connect (mTLS). Empty = clients need none.",
+    )
+    allow_plaintext: bool = setting(
+        False, "Serve gRPC without encryption on another address than loopback; the log warns at every start."
+    )
+    tokens_file: str = setting(
+        "",
+        "TOML file with the hashes of the tokens that are let in, each with a name and a role (`datacoord token new`). Read again "
+        "when it changes, without a restart. Empty = there are no tokens: who can connect may do everything.",
+    )
+    allow_anonymous: bool = setting(
+        False,
+        "Serve gRPC on another address than loopback with neither `tokens_file` nor `tls_client_ca_file`, so that whoever reaches "
+        "it may do everything; the log warns at every start.",
     )
     rpc_deadline_seconds_max: float = setting(
         30.0,
@@ -274,8 +301,21 @@ class Settings:
             problems.append(f"web_port and grpc_port are both {self.web_port}; give each its own port")
         if self.page_port and self.page_port in {self.web_port, self.grpc_port}:
             problems.append(f"page_port is {self.page_port} like another port; give it its own, or 0")
+        problems += self._security_problems()
         if problems:
             raise ConfigInvalidError("; ".join(problems), problems=len(problems))
+
+    def _security_problems(self) -> Iterator[str]:
+        if bool(self.tls_cert_file) != bool(self.tls_key_file):
+            yield "tls_cert_file and tls_key_file belong together; give both or none"
+        if self.tls_client_ca_file and not self.tls_cert_file:
+            yield "tls_client_ca_file asks clients for certificates, which needs tls_cert_file and tls_key_file"
+        host = self.storage_root.partition("://")[2].partition("/")[0]
+        if "@" in host and ":" in host.partition("@")[0]:
+            yield (
+                "storage_root holds a password, and every client is told the root; give credentials to the processes "
+                "(environment, instance role)"
+            )
 
     @property
     def embedded(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from coordinator.config import MASK, Settings, specs
 from datacoord import failpoints
+from datacoord.credentials import TOKEN_VARIABLE, VARIABLES
 from datacoord.errors import ConfigInvalidError
 
 ENVIRONMENT_PREFIX: Final = "DATACOORD_"
@@ -17,9 +18,20 @@ CONFIG_FILE_VARIABLE: Final = "DATACOORD_CONFIG"
 """Names the TOML file where no `--config` does."""
 
 ADDRESS_VARIABLE: Final = "DATACOORD_ADDRESS"
+OTHER_VARIABLES: Final = ("DATACOORD_WEB_ADDRESS", "DATACOORD_SPARK_MASTER")
+"""Read by commands that are no coordinator, perhaps in the same shell or container."""
 """Where clients find a coordinator; not a setting of the coordinator itself."""
 
-FOREIGN_VARIABLES: Final = frozenset({CONFIG_FILE_VARIABLE, ADDRESS_VARIABLE, failpoints.ENVIRONMENT_VARIABLE})
+FOREIGN_VARIABLES: Final = frozenset(
+    {
+        CONFIG_FILE_VARIABLE,
+        ADDRESS_VARIABLE,
+        failpoints.ENVIRONMENT_VARIABLE,
+        TOKEN_VARIABLE,
+        *OTHER_VARIABLES,
+        *VARIABLES.values(),
+    }
+)
 FOREIGN_PREFIXES: Final = ("DATACOORD_DATANODE_", "DATACOORD_DEMO_", "DATACOORD_S3_", "DATACOORD_TEST_")
 """Variables of our other programs, which may share the environment."""
 

@@ -3,6 +3,7 @@
 Datanodes and sinks use `datanode_client.broker`, which batches and repeats until it knows.
 """
 
+import contextlib
 import os
 import random
 import time
@@ -14,16 +15,17 @@ import grpc
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
+from datacoord.credentials import Access, Credentials
 from datacoord.errors import (
     BatchTooLargeError,
     CommitOutcomeUnknownError,
+    ConfigInvalidError,
     CoordinatorUnreachableError,
     DatacoordError,
     InternalError,
     OverloadedError,
     from_status,
 )
-from datacoord.transport import CALLER_METADATA_KEY, client_options
 from datacoord.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -59,12 +61,22 @@ class CoordinatorClient:
         address: host:port.
         caller: what is calling, one of `datacoord.transport.CALLERS`.
         timeout_seconds: time of one call, repetitions included.
+        credentials: TLS and token; what they leave empty comes from the environment (`datacoord.credentials`).
     """
 
-    def __init__(self, address: str, *, caller: str = "other", timeout_seconds: float = 30.0) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        caller: str = "other",
+        timeout_seconds: float = 30.0,
+        credentials: Credentials | None = None,
+    ) -> None:
         self.address = address
-        self._metadata = ((CALLER_METADATA_KEY, caller),)
+        self._caller = caller
+        self._credentials = credentials or Credentials()
         self._timeout_seconds = timeout_seconds
+        self._access: Access | None = None
         self._channel: grpc.Channel | None = None
         self._pid = 0
 
@@ -290,7 +302,9 @@ class CoordinatorClient:
         last_answer = ""
         while True:
             try:
-                return method(request, timeout=max(deadline - time.monotonic(), 0.001), metadata=self._metadata)
+                assert self._access is not None  # noqa: S101 - whoever has a method has connected
+                metadata = self._access.metadata()
+                return method(request, timeout=max(deadline - time.monotonic(), 0.001), metadata=metadata)
             except grpc.RpcError as error:
                 asked_seconds = retry_delay_seconds(error)
                 wait_seconds = delay_seconds * random.uniform(0.5, 1.0) if asked_seconds is None else asked_seconds  # noqa: S311
@@ -304,9 +318,14 @@ class CoordinatorClient:
             delay_seconds = min(2 * delay_seconds, RETRY_DELAY_SECONDS_MAX)
 
     def _connect(self) -> grpc.Channel:
-        if self._channel is None or self._pid != os.getpid():
+        if self._channel is None or self._access is None or self._pid != os.getpid():
             self._pid = os.getpid()
-            self._channel = grpc.insecure_channel(self.address, options=client_options())
+            self._access = Access(self.address, self._credentials, caller=self._caller)
+            self._channel = self._access.open_channel()
+        elif self._access.outdated():
+            # The old channel is left to the calls of other threads. A set that is half replaced changes nothing.
+            with contextlib.suppress(ConfigInvalidError):
+                self._channel = self._access.open_channel()
         return self._channel
 
     def _collections(self) -> Any:

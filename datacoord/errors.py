@@ -19,6 +19,8 @@ DOMAIN = "datacoord"
 class Reason(StrEnum):
     """Stable, documented names of everything that can go wrong (docs/reference/errors.md)."""
 
+    UNAUTHENTICATED = "UNAUTHENTICATED"
+    PERMISSION_DENIED = "PERMISSION_DENIED"
     INVALID_FIELD = "INVALID_FIELD"
     PATH_NOT_ALLOWED = "PATH_NOT_ALLOWED"
     BATCH_TOO_LARGE = "BATCH_TOO_LARGE"
@@ -59,6 +61,8 @@ class Reason(StrEnum):
 
 
 CODES: Mapping[Reason, grpc.StatusCode] = {
+    Reason.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
+    Reason.PERMISSION_DENIED: grpc.StatusCode.PERMISSION_DENIED,
     Reason.INVALID_FIELD: grpc.StatusCode.INVALID_ARGUMENT,
     Reason.PATH_NOT_ALLOWED: grpc.StatusCode.INVALID_ARGUMENT,
     Reason.BATCH_TOO_LARGE: grpc.StatusCode.INVALID_ARGUMENT,
@@ -110,6 +114,18 @@ class DatacoordError(Exception):
 
 def _rebuild(kind: type[DatacoordError], message: str, metadata: dict[str, str]) -> DatacoordError:
     return kind(message, **metadata)
+
+
+class UnauthenticatedError(DatacoordError):
+    """The coordinator asks for a token, and the call shows none that counts."""
+
+    reason = Reason.UNAUTHENTICATED
+
+
+class PermissionDeniedError(DatacoordError):
+    """The role of the caller's token may not make this call, whatever it is about."""
+
+    reason = Reason.PERMISSION_DENIED
 
 
 class InvalidFieldError(DatacoordError, ValueError):

@@ -4,6 +4,7 @@ Keepalive only works when the floor of the server lies below the period of the c
 `too_many_pings` and closes the connection.
 """
 
+import ipaddress
 from typing import Final
 
 from datacoord.limits import MESSAGE_BYTES_MAX
@@ -36,6 +37,24 @@ Options = list[tuple[str, int | str]]
 def caller_of(name: str) -> str:
     """The label under which a caller of this name is counted."""
     return name if name in CALLERS else "other"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is one that other machines cannot reach. A name other than localhost is taken for one they can."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
+    except ValueError:
+        return False
+
+
+def is_loopback_target(target: str) -> bool:
+    """Whether everything a target of gRPC names is on this machine."""
+    if target.startswith(("unix:", "unix-abstract:")):
+        return True
+    addresses = target.removeprefix("dns:///").removeprefix("ipv4:").removeprefix("ipv6:").split(",")
+    return all(is_loopback(address.rpartition(":")[0]) for address in addresses)
 
 
 def client_options() -> Options:

@@ -6,6 +6,7 @@ What concerns one channel (buffers, policies, objects) is in `datanode_client.co
 
 from dataclasses import dataclass, field
 
+from datacoord.credentials import Credentials
 from datacoord.errors import ConfigInvalidError
 from datacoord.limits import CLAIM_CHANNELS_MAX, MESSAGE_BYTES_MAX, SAVE_BINLOGS_MAX, SAVE_CHANNELS_MAX
 
@@ -87,6 +88,7 @@ class BrokerConfig:
         channels_per_call: channels of one release or of one page of recovery info.
         retry: waiting between repetitions.
         save_batch: how saves are batched.
+        credentials: TLS and token, as paths; what they leave empty comes from the environment of the process that calls.
     """
 
     target: str
@@ -97,6 +99,7 @@ class BrokerConfig:
     channels_per_call: int = 256
     retry: RetryConfig = field(default_factory=RetryConfig)
     save_batch: SaveBatchConfig = field(default_factory=SaveBatchConfig)
+    credentials: Credentials = field(default_factory=Credentials)
 
     def __post_init__(self) -> None:
         _require(bool(self.target), "target", self.target, "host:port of the coordinator")

@@ -10,13 +10,16 @@ import os
 from typing import Any
 
 import grpc
+import structlog
 from google.protobuf.message import Message
 
-from datacoord.errors import CoordinatorUnreachableError
-from datacoord.transport import CALLER_METADATA_KEY, client_options
+from datacoord.credentials import Access
+from datacoord.errors import ConfigInvalidError, CoordinatorUnreachableError
 from datacoord.v1 import collection_pb2_grpc, data_coord_pb2_grpc
 from datanode_client.calls import CallFailedError
 from datanode_client.client_config import BrokerConfig
+
+_log = structlog.get_logger(__name__)
 
 _pids_with_grpc: list[int] = []
 """The process in which gRPC was started, as this process or the one it was forked from remembers it; at most one."""
@@ -30,6 +33,7 @@ class Connection:
 
     Raises:
         CoordinatorUnreachableError: this process was forked from one that had called already.
+        ConfigInvalidError: the credentials cannot be used; see `datacoord.credentials.Access`.
     """
 
     def __init__(self, config: BrokerConfig) -> None:
@@ -45,10 +49,27 @@ class Connection:
         self._config = config
         self._pid = os.getpid()
         self._loop = asyncio.get_running_loop()
-        self._channel = grpc.aio.insecure_channel(config.target, options=client_options())
-        self._metadata = ((CALLER_METADATA_KEY, config.client_name),)
+        self._access = Access(config.target, config.credentials, caller=config.client_name)
+        self._closings: set[asyncio.Task[None]] = set()
+        self._open()
+
+    def _open(self) -> None:
+        self._channel = self._access.open_aio_channel()
         self._stub: Any = data_coord_pb2_grpc.DataCoordServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._collections: Any = collection_pb2_grpc.CollectionServiceStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def _open_again_if_outdated(self) -> None:
+        """A certificate was replaced: calls from now on show the new one, those under way end on the old channel."""
+        if self._access.outdated():
+            old = self._channel
+            try:
+                self._open()
+            except ConfigInvalidError as error:
+                _log.warning("tls_files_refused", error=error.message)
+                return
+            closing = asyncio.create_task(old.close(self._config.call_timeout_seconds))
+            self._closings.add(closing)
+            closing.add_done_callback(self._closings.discard)
 
     def belongs_here(self) -> bool:
         """False in another process or event loop than it was made in: leave it alone and make a new one."""
@@ -69,15 +90,20 @@ class Connection:
             CallFailedError: it failed.
         """
         try:
+            self._open_again_if_outdated()
             stub = self._stub if hasattr(self._stub, method) else self._collections
-            return await getattr(stub, method)(request, timeout=timeout_seconds, metadata=self._metadata)
+            return await getattr(stub, method)(request, timeout=timeout_seconds, metadata=self._access.metadata())
         except grpc.aio.AioRpcError as error:
             raise CallFailedError.of(error, method, self._config.target) from error
 
     def stream(self, method: str, request: Message, timeout_seconds: float) -> Any:
         """Opens a response stream; iterating over it raises grpc.aio.AioRpcError."""
-        return getattr(self._stub, method)(request, timeout=timeout_seconds, metadata=self._metadata)
+        self._open_again_if_outdated()
+        return getattr(self._stub, method)(request, timeout=timeout_seconds, metadata=self._access.metadata())
 
     async def close(self) -> None:
         """Closes the channel; calls under way are cancelled."""
         await self._channel.close()
+        for closing in list(self._closings):
+            closing.cancel()
+        await asyncio.gather(*self._closings, return_exceptions=True)

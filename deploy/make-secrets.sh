@@ -17,5 +17,11 @@ make s3_password "$(random)"
 make s3_credentials "[default]
 aws_access_key_id = $(cat secrets/s3_user)
 aws_secret_access_key = $(cat secrets/s3_password)"
+# Who may call the coordinators: a token each for the datanodes and for whoever operates them, and their hashes (docs/security.md).
+digest() { tr -d '\n' <"secrets/$1" | { sha256sum 2>/dev/null || shasum -a 256; } | cut -c1-64; }
+entry() { printf '[[token]]\nname = "%s"\nrole = "%s"\nsha256 = "%s"\n' "$1" "$2" "$(digest "$3")"; }
+make writer_token "datacoord_$(random)$(random)"
+make admin_token "datacoord_$(random)$(random)"
+make tokens "$(entry datanodes writer writer_token; entry operator admin admin_token)"
 make grafana_password "$(random)"
 echo "secrets: deploy/secrets/ is complete; Grafana's user is admin, its password is in deploy/secrets/grafana_password"

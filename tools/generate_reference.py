@@ -11,6 +11,7 @@ from pathlib import Path
 from coordinator.config import specs
 from coordinator.config_sources import ENVIRONMENT_PREFIX
 from coordinator.web.metrics import Metrics
+from datacoord.credentials import TOKEN_VARIABLE, VARIABLES
 from datanode_client import metrics as datanode_metrics
 from datanode_client.config import DataNodeConfig
 
@@ -76,6 +77,8 @@ def settings_page() -> str:
     lines += [
         "",
         f"`{ENVIRONMENT_PREFIX}ADDRESS` is no setting of the coordinator: it tells clients (`datacoord channels`, …) where one is.",
+        f"So are {', '.join(f'`{name}`' for name in VARIABLES.values())} and `{TOKEN_VARIABLE}`:",
+        "they say how clients encrypt, and who they are ([security](../security.md#clients)).",
     ]
     lines += [DATANODE_SETTINGS_HEAD, "| setting | default | meaning |", "|---|---|---|"]
     lines += datanode_settings()

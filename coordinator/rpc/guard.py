@@ -18,6 +18,9 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from coordinator.logging import get_logger
+from coordinator.rpc.authentication import Identity
+from coordinator.rpc.gate import Gate
+from coordinator.rpc.roles import Role, required_role
 from coordinator.store.calls import URGENT
 from coordinator.web.metrics import Metrics
 from datacoord.errors import (
@@ -77,6 +80,7 @@ class Guard:
 
     Args:
         metrics: where calls are counted.
+        gate: who may call what.
         deadline_seconds_max: longest time of a call.
         calls_max: calls in progress at most; beyond it OVERLOADED.
 
@@ -84,8 +88,9 @@ class Guard:
         admit_write: raises where there is no room for another write.
     """
 
-    def __init__(self, metrics: Metrics, *, deadline_seconds_max: float, calls_max: int) -> None:
+    def __init__(self, metrics: Metrics, gate: Gate, *, deadline_seconds_max: float, calls_max: int) -> None:
         self._metrics = metrics
+        self._gate = gate
         self._deadline_seconds_max = deadline_seconds_max
         self._calls_max = calls_max
         self.admit_write: Callable[[], None] = lambda: None
@@ -101,8 +106,12 @@ class Guard:
 
         Raises:
             AttributeError: the servicer lacks a method of the contract.
+            LookupError: nobody has decided who may call a method.
         """
-        handlers = {method.name: self._handler(method, getattr(servicer, method.name)) for method in service.methods}
+        handlers = {
+            method.name: self._handler(method, required_role(service.name, method.name), getattr(servicer, method.name))
+            for method in service.methods
+        }
         self.methods += handlers
         return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
@@ -114,19 +123,19 @@ class Guard:
         """Waits until no unary call is in progress."""
         await self._idle.wait()
 
-    def _handler(self, method: MethodDescriptor, behaviour: Any) -> "grpc.RpcMethodHandler[Any, Any]":
+    def _handler(self, method: MethodDescriptor, role: Role, behaviour: Any) -> "grpc.RpcMethodHandler[Any, Any]":
         request_class = GetMessageClass(method.input_type)
         serialize = GetMessageClass(method.output_type).SerializeToString
         if method.server_streaming:
             return grpc.unary_stream_rpc_method_handler(
-                self._stream(method.name, request_class, behaviour), response_serializer=serialize
+                self._stream(method.name, role, request_class, behaviour), response_serializer=serialize
             )
         return grpc.unary_unary_rpc_method_handler(
-            self._unary(method.name, request_class, behaviour), response_serializer=serialize
+            self._unary(method.name, role, request_class, behaviour), response_serializer=serialize
         )
 
     def _unary(
-        self, method: str, request_class: type[Message], behaviour: Unary
+        self, method: str, role: Role, request_class: type[Message], behaviour: Unary
     ) -> Callable[[bytes, Context], Awaitable[Message]]:
         in_flight = self._metrics.rpc_in_flight.labels(method)
 
@@ -136,8 +145,11 @@ class Guard:
             in_flight.inc()
             self._enter_unary()
             error: DatacoordError
+            identity: Identity | None = None
             code = "CANCELLED"
             try:
+                # Before anything of the request is read: a refusal says nothing of what there is.
+                identity = self._gate.admit(method, role, context)
                 request = self._admit(method, body, request_class)
                 async with asyncio.timeout_at(call.deadline + DEADLINE_MARGIN_SECONDS):
                     response = await behaviour(request, call)
@@ -149,6 +161,7 @@ class Guard:
             finally:
                 self._leave_unary()
                 in_flight.dec()
+                self._gate.leave(method, role, identity, context, code)
                 self._metrics.rpc_requests.labels(method, code, call.caller).inc()
                 self._metrics.rpc_duration.labels(method, call.caller).observe(time.monotonic() - started)
             return await _abort(context, error)
@@ -156,7 +169,7 @@ class Guard:
         return handle
 
     def _stream(
-        self, method: str, request_class: type[Message], behaviour: Stream
+        self, method: str, role: Role, request_class: type[Message], behaviour: Stream
     ) -> Callable[[bytes, Context], Awaitable[None]]:
         in_flight = self._metrics.rpc_in_flight.labels(method)
 
@@ -165,11 +178,15 @@ class Guard:
             in_flight.inc()
             self._in_flight += 1
             error: DatacoordError | None = None
+            identity: Identity | None = None
             code = "CANCELLED"
             try:
+                identity = self._gate.admit(method, role, context)
                 # Closed here and now when the client goes away, not when the garbage collector finds it.
                 async with aclosing(behaviour(self._admit(method, body, request_class), call)) as responses:
                     async for response in responses:
+                        # A stream may outlive the token it was opened with.
+                        self._gate.admit(method, role, context)
                         await context.write(response)
                 code = "OK"
             except Exception as raised:  # noqa: BLE001 - the one place where everything unexpected ends
@@ -178,6 +195,7 @@ class Guard:
             finally:
                 self._in_flight -= 1
                 in_flight.dec()
+                self._gate.leave(method, role, identity, context, code)
                 self._metrics.rpc_requests.labels(method, code, call.caller).inc()
             if error is not None:
                 await _abort(context, error)

@@ -128,14 +128,17 @@ class DataNodeJob:
         self._job_name = job_name
         self._job_config = job_config or JobConfig()
         self._listener = listener or DataNodeJobListener()
-        self._client = JobClient(coordinator, caller="datanode", timeout_seconds=5.0)
+        broker_config = broker_config or BrokerConfig(coordinator)
+        self._client = JobClient(
+            coordinator, caller="datanode", timeout_seconds=5.0, credentials=broker_config.credentials
+        )
         self._specs = [
             SlotSpec(
                 job=job_name,
                 slot=slot,
                 collection_names=self._collections,
                 reader_factory=reader_factory,
-                broker=broker_config or BrokerConfig(coordinator),
+                broker=broker_config,
                 session=session_config or SessionConfig(),
                 datanode=config or DataNodeConfig(),
                 log_level=self._job_config.log_level,

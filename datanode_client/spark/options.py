@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any, Final, Self
 
+from datacoord.credentials import Credentials
 from datacoord.errors import ConfigInvalidError
 from datacoord.limits import CHANNEL_COUNT_MAX, OWNER_NAME_CHARS_MAX, TIMESTAMP_MAX
 
@@ -108,11 +109,21 @@ class _Options:
         coordinator: address of the coordinator as the driver and the executors reach it, host:port.
         collection: the collection.
         timeout_seconds: how long a plan or a commit may take to be answered; until then it is repeated unchanged.
+        tls_ca: PEM file of the authorities that the coordinator's certificate is checked against, or `system`; empty = no TLS.
+        tls_client_cert: PEM file of a certificate of our own, where the coordinator asks for one.
+        tls_client_key: PEM file of its key.
+        tls_server_name: name the coordinator's certificate must hold, where it is not the address's.
+        token_file: file that holds the token. (There is no option for a token itself: Spark shows options in plans and logs.)
     """
 
     coordinator: str = _option("coordinator", "")
     collection: str = _option("collection", "")
     timeout_seconds: int = _option("timeoutSeconds", 600, _number(1, 86_400))
+    tls_ca: str = _option("tlsCa", "")
+    tls_client_cert: str = _option("tlsClientCert", "")
+    tls_client_key: str = _option("tlsClientKey", "")
+    tls_server_name: str = _option("tlsServerName", "")
+    token_file: str = _option("tokenFile", "")
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> Self:
@@ -144,6 +155,11 @@ class _Options:
                 raise ConfigInvalidError(f'option {name} is missing; say .option("{name}", …)', setting=name)
         read.check()
         return read
+
+    @property
+    def credentials(self) -> Credentials:
+        """TLS and token; what is empty comes from the environment of the driver."""
+        return Credentials(**{spec.name: getattr(self, spec.name) for spec in fields(Credentials)})
 
     @classmethod
     def option_names(cls) -> list[str]:

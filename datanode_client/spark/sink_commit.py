@@ -220,7 +220,7 @@ def _refuse_doubled_keys(report: TaskReport, channel_name: str, ranges: Sequence
 
 
 async def _save(options: SinkOptions, parts: Sequence[data_coord_pb2.ChannelBinlogs], batch: Landed) -> None:
-    broker = Broker(BrokerConfig(options.coordinator, client_name=CALLER))
+    broker = Broker(BrokerConfig(options.coordinator, client_name=CALLER, credentials=options.credentials))
     try:
         async with asyncio.timeout(options.timeout_seconds):
             answers = await asyncio.gather(*(broker.save_binlog_paths(part) for part in parts), return_exceptions=True)
@@ -278,7 +278,7 @@ def _worst(failures: Sequence[BaseException], channels: int) -> BaseException:
 
 
 async def _release(options: SinkOptions, epochs: Mapping[str, int]) -> None:
-    broker = Broker(BrokerConfig(options.coordinator, client_name=CALLER))
+    broker = Broker(BrokerConfig(options.coordinator, client_name=CALLER, credentials=options.credentials))
     try:
         async with asyncio.timeout(_RELEASE_SECONDS_MAX):
             releases = (broker.release_channel(name, epoch, None) for name, epoch in epochs.items())

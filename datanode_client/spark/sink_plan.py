@@ -132,7 +132,9 @@ def make_plan(options: SinkOptions, owner: str, frame: pa.Schema) -> SinkPlan:
     """
     run_id = str(uuid.uuid4())
     owner = owner or f"write/{run_id}"
-    with CoordinatorClient(options.coordinator, caller=CALLER, timeout_seconds=options.timeout_seconds) as client:
+    with CoordinatorClient(
+        options.coordinator, caller=CALLER, timeout_seconds=options.timeout_seconds, credentials=options.credentials
+    ) as client:
         collection = _find_or_create(client, options, frame)
     indexes = options.channel_indexes(collection.channel_count)
     names = list(collection.channel_names)
@@ -277,7 +279,7 @@ def _definition(options: SinkOptions, frame: pa.Schema) -> collection_pb2.Create
 
 
 async def _claim(options: SinkOptions, owner: str, names: Sequence[str]) -> list[data_coord_pb2.ChannelRecoveryInfo]:
-    broker = Broker(BrokerConfig(options.coordinator, client_name=CALLER))
+    broker = Broker(BrokerConfig(options.coordinator, client_name=CALLER, credentials=options.credentials))
     try:
         claims = await _claim_all(broker, options, owner, names, force=False)
         refused = [claim for claim in claims if claim.error is not None]

@@ -69,7 +69,10 @@ class CollectionReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Fixes which objects count, and packs them into tasks of about the same size."""
         with CoordinatorClient(
-            self._options.coordinator, caller="reader", timeout_seconds=self._options.timeout_seconds
+            self._options.coordinator,
+            caller="reader",
+            timeout_seconds=self._options.timeout_seconds,
+            credentials=self._options.credentials,
         ) as client:
             channels = list(client.list_binlogs(self._options.collection))
         packed: list[list[ReadUnit]] = [[]]
@@ -128,7 +131,9 @@ def collection_schema(options: ReadOptions) -> StructType:
 
 
 def _describe(options: ReadOptions) -> CollectionSchema:
-    with CoordinatorClient(options.coordinator, caller="reader", timeout_seconds=options.timeout_seconds) as client:
+    with CoordinatorClient(
+        options.coordinator, caller="reader", timeout_seconds=options.timeout_seconds, credentials=options.credentials
+    ) as client:
         return CollectionSchema.of(client.describe_collection(options.collection))
 
 

@@ -12,7 +12,11 @@ import yaml
 
 from coordinator.config import Settings, specs
 from coordinator.config_sources import load
+from coordinator.rpc.authentication import Authenticator
+from coordinator.rpc.roles import Role
+from coordinator.rpc.transport_security import check_exposure
 from datacoord.cli import main
+from datacoord.credentials import TOKEN_VARIABLE, VARIABLES
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMPOSE = ROOT / "docker-compose.yml"
@@ -61,10 +65,10 @@ def test_every_command_of_ours_is_one_that_the_program_takes(name: str) -> None:
 @pytest.mark.parametrize("name", OURS)
 def test_every_variable_of_ours_is_a_setting(name: str) -> None:
     """A variable that nobody reads looks like a setting that does not work."""
-    known = {f"DATACOORD_{setting.upper()}" for setting in specs()}
+    known = {f"DATACOORD_{setting.upper()}" for setting in specs()} | {TOKEN_VARIABLE, *VARIABLES.values()}
     for variable in SERVICES[name].get("environment", {}):
         if variable.startswith("DATACOORD_"):
-            assert variable.removesuffix("_FILE") in known
+            assert {variable, variable.removesuffix("_FILE")} & known
 
 
 def test_the_coordinators_would_start_with_these_settings(tmp_path: Path) -> None:
@@ -77,6 +81,9 @@ def test_the_coordinators_would_start_with_these_settings(tmp_path: Path) -> Non
     settings = load(environment=environment).settings
     assert not settings.embedded
     assert settings.effective_storage_root.startswith("s3://")
+    check_exposure(settings)
+    assert Path(settings.tokens_file).name in SERVICES["coordinator"]["secrets"]
+    assert not settings.allow_anonymous
 
 
 def test_ports_are_those_that_the_code_listens_on_and_none_is_open_to_others() -> None:
@@ -162,13 +169,17 @@ def test_the_secrets_are_made_by_one_command_and_never_anew(tmp_path: Path) -> N
     script.write_bytes((ROOT / "deploy" / "make-secrets.sh").read_bytes())
     subprocess.run(["sh", script], check=True, capture_output=True)
     made = {path.name: path.read_text() for path in (deploy / "secrets").iterdir()}
-    assert set(made) == {Path(secret["file"]).name for secret in FILE["secrets"].values()}
+    of_compose = {Path(secret["file"]).name for secret in FILE["secrets"].values()}
+    assert set(made) == of_compose | {"admin_token"}, "the operator's is for this machine, not for a container"
     assert (deploy / "secrets").stat().st_mode & 0o077 == 0
     subprocess.run(["sh", script], check=True, capture_output=True)
     assert {path.name: path.read_text() for path in (deploy / "secrets").iterdir()} == made
     assert made["postgres_password"].strip() in made["database_url"]
     assert made["s3_password"].strip() in made["s3_credentials"]
     assert len(made["postgres_password"].strip()) == 48
+    for name, role in (("writer", Role.WRITER), ("admin", Role.ADMIN)):
+        shown = (("authorization", f"Bearer {made[f'{name}_token'].strip()}"),)
+        assert Authenticator(deploy / "secrets" / "tokens").identify(shown).role is role
 
 
 def test_the_build_sees_everything_it_copies_and_no_secret() -> None:

@@ -9,6 +9,7 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
+from coordinator.rpc.gate import Gate
 from coordinator.rpc.guard import Call, Guard
 from coordinator.web.metrics import Metrics
 from datacoord.errors import (
@@ -57,7 +58,7 @@ class Rig:
 
     def __init__(self, calls_max: int = 100, deadline_seconds_max: float = 30.0) -> None:
         self.metrics = Metrics()
-        self.guard = Guard(self.metrics, deadline_seconds_max=deadline_seconds_max, calls_max=calls_max)
+        self.guard = Guard(self.metrics, Gate(None), deadline_seconds_max=deadline_seconds_max, calls_max=calls_max)
         self.servicer = Servicer()
         self.channel: grpc.aio.Channel
 
@@ -253,7 +254,7 @@ def test_a_servicer_that_lacks_a_method_stops_the_start() -> None:
 
 
 async def _handlers_of(servicer: object) -> None:
-    Guard(Metrics(), deadline_seconds_max=1, calls_max=1).handlers(SERVICE, servicer)
+    Guard(Metrics(), Gate(None), deadline_seconds_max=1, calls_max=1).handlers(SERVICE, servicer)
 
 
 def test_details_follow_the_richer_error_model() -> None:
