@@ -22,14 +22,14 @@ from coordinator.jobs.rounds import AssignmentRounds, LeaseRounds, SealRounds
 from coordinator.listening import bind_socket, port_in_use
 from coordinator.logging import get_logger
 from coordinator.rpc.admin import AdminServicer
+from coordinator.rpc.authentication import Authenticator
 from coordinator.rpc.collections import CollectionServicer
 from coordinator.rpc.data_coord import DataCoordServicer
-from coordinator.rpc.authentication import Authenticator
-from coordinator.rpc.guard import Guard
-from coordinator.rpc.watch import WatchHub
 from coordinator.rpc.gate import Gate
-from coordinator.store import Store, StoreSettings
+from coordinator.rpc.guard import Guard
 from coordinator.rpc.transport_security import check_exposure, server_credentials
+from coordinator.rpc.watch import WatchHub
+from coordinator.store import Store, StoreSettings
 from coordinator.store.alone import lock_alone
 from coordinator.store.migrate import upgrade
 from coordinator.web.app import Listener, WebServer
@@ -78,15 +78,15 @@ class Coordinator:
         self._closing = contextlib.AsyncExitStack()
         self._metrics = Metrics()
         self._history = History()
+        self._gate = Gate(Authenticator(Path(settings.tokens_file)) if settings.tokens_file else None)
         self._guard = Guard(
             self._metrics,
+            self._gate,
             deadline_seconds_max=settings.rpc_deadline_seconds_max,
             calls_max=settings.grpc_max_concurrent_rpcs,
         )
-        self._gate = Gate(Authenticator(Path(settings.tokens_file)) if settings.tokens_file else None)
         self._health = health.aio.HealthServicer()
 
-            self._gate,
     @classmethod
     async def start(cls, settings: Settings) -> "Coordinator":
         """Takes the ports, opens the database (and migrates the embedded one), serves.
@@ -156,13 +156,13 @@ class Coordinator:
 
     def _take_grpc_port(self) -> grpc.aio.Server:
         settings = self._settings
+        check_exposure(settings)
+        credentials = server_credentials(settings)
         # A library that cannot bind says so on standard error, in its own words: ask the kernel first, for one sentence.
         bind_socket(settings.grpc_host, settings.grpc_port, setting="grpc_port").close()
         server = grpc.aio.server(
             options=server_options(), maximum_concurrent_rpcs=settings.grpc_max_concurrent_rpcs + HARD_CALLS_MARGIN
         )
-        check_exposure(settings)
-        credentials = server_credentials(settings)
         try:
             where = _join(settings.grpc_host, settings.grpc_port)
             port = server.add_secure_port(where, credentials) if credentials else server.add_insecure_port(where)
@@ -338,16 +338,6 @@ async def serve(settings: Settings, on_ready: Callable[[Coordinator], None]) -> 
         for number in signals:
             loop.remove_signal_handler(number)
         await coordinator.stop()
-
-
-def _tune_interpreter() -> None:
-    """Settings of a process that does nothing but serve."""
-    # A group of saves makes tens of thousands of objects that live until its COMMIT, and no cycles: looking for some cost 7 %.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_GARBAGE_OBJECTS_MAX, 20, 20)
-    # Whole transactions on PostgreSQL run beside the loop: each of them waits this long for the other after every round trip.
-    sys.setswitchinterval(_SWITCH_SECONDS)
 
 
 def _enable_reflection(server: grpc.aio.Server, gate: Gate) -> None:
