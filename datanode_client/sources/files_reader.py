@@ -272,12 +272,13 @@ class FileSteps:
         return event
 
     def _end(self, cursor: FileCursor) -> SourceEvent:
-        """Everything that was there has been read, but for a last line that may be unfinished: taken if it is whole."""
+        """Everything that was there has been read, but for a last line that may be unfinished: taken if it is whole.
+
+        Only a file that may grow has anything left here: others are complete, and `read` has taken them to their ends.
+        """
         try:
             event = self._event(cursor, cursor.read(complete=True))
         except SourceInvalidError as error:
-            if not self._factory.may_grow(cursor.name):
-                raise
             _log.warning("unfinished_last_line", file=cursor.name, offset=cursor.offset, error=error.message)
             event = None
         return event or EndOfChannel(self._last)

@@ -113,6 +113,19 @@ async def test_an_unfinished_line_waits_for_its_newline_or_for_a_file_behind_it(
     await following.close()
 
 
+async def test_what_was_added_to_a_file_after_it_was_listed_is_read_before_the_next_file(tmp_path: Path) -> None:
+    """A writer adds its last lines and begins the next file, while a listing that saw only the second is under way."""
+    write(tmp_path / "1.jsonl", [1])
+    write(tmp_path / "2.jsonl", [3])
+    following = Following(JsonlReaderFactory(tmp_path))
+    await following.reader.open(START)
+    with (tmp_path / "1.jsonl").open("a") as file:
+        file.write(line(2).rstrip("\n"))
+    assert await following.drain() == [1, 2, 3]
+    assert following.reader.head() == following.position.timestamp
+    await following.close()
+
+
 async def test_a_bounded_read_takes_a_whole_last_line_and_leaves_half_of_one(tmp_path: Path) -> None:
     """Files without a last newline are common and whole; a line that is being written is neither a row nor an error."""
     log = tmp_path / "1.jsonl"
