@@ -1,6 +1,7 @@
 """Objects that hold some of the columns: whatever is written is read back, and of wide columns no more than the question needs."""
 
 import datetime as dt
+import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from writebuffer.builders import StillClock, at
 
 from coordinator.rpc.definitions import check_properties
 from datacoord.column_groups import column_groups, is_wide, storage_version
@@ -22,6 +24,11 @@ from datacoord.reading_objects import ReadStatistics
 from datacoord.v1 import collection_pb2, common_pb2, data_coord_pb2
 from datanode_client.binlog.schemas import CollectionSchema
 from datanode_client.binlog.writer import BinlogWriter, RangeRows
+from datanode_client.config import DataNodeConfig
+from datanode_client.writebuffer.buffers import LaneRows
+from datanode_client.writebuffer.metacache import MetaCache
+from datanode_client.writebuffer.policies import SyncReason
+from datanode_client.writebuffer.write_buffer import WriteBuffer
 
 INFO = data_coord_pb2.ChannelRecoveryInfo(
     channel_name="c_3v0", channel_id=7, collection_id=3, collection_name="c", epoch=42, channel_count=1
@@ -53,7 +60,10 @@ class Written:
 
     def add(self, start: int, rows: dict[BinlogKind, list[pa.RecordBatch]], end: int, version: int = 2) -> RangeRows:
         """Writes a range and lists it."""
-        lane = RangeRows(11, start, end, rows)
+        return self.write(RangeRows(11, start, end, rows), version)
+
+    def write(self, lane: RangeRows, version: int) -> RangeRows:
+        """The same with a range that was cut."""
         store = ObjectStore.from_uri(str(self.root))
         BinlogWriter(INFO, self.schema, lambda: store, "zstd", version=version).write(lane)
         self.register(lane)
@@ -324,10 +334,20 @@ def test_every_type_comes_back_as_it_was(
     version: int,
     data: st.DataObject,
 ) -> None:
-    """Nested, nullable, decimals, zones, vectors, dictionaries; whole, and any of the columns in any order."""
+    """Nested, nullable, decimals, zones, vectors, dictionaries; whole, and any of the columns in any order.
+
+    Through the write buffer, row by row, as single messages come.
+    """
     columns, rows = case
     written = Written.begin(tmp_path_factory.mktemp("types"), columns)
-    written.add(0, written.inserts(rows, 0), len(rows), version)
+    buffer = WriteBuffer(INFO, MetaCache(INFO), DataNodeConfig(), StillClock(), random.Random(0))
+    (batch,) = written.inserts(rows, 0)[BinlogKind.INSERT]
+    for number in range(len(rows)):
+        buffer.buffer_data(LaneRows(11, batch.slice(number, 1), None, number + 1))
+        buffer.advance(at(number + 1))
+    task = buffer.cut(11, SyncReason.DRAIN)
+    assert task is not None
+    written.write(task.lane, version)
     expected = pa.Table.from_pylist(rows, columns)
 
     assert written.read().equals(expected)
