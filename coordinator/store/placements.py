@@ -1,4 +1,4 @@
-"""Where operators want channels to be (MoveChannel): kept until the session named ends, obeyed by the assignment job."""
+"""Where operators want channels to be (MoveChannel): obeyed by the assignment job, until the channel has to go elsewhere."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import insert, select, update
 from sqlalchemy.engine import Connection
 
 from coordinator.core.assignment import NodeFacts
@@ -21,7 +21,6 @@ from coordinator.store.tables import (
     datanode_reports,
     datanodes,
     owners,
-    placements,
     vchannels,
 )
 from coordinator.store.transaction import OwnerIdentity, Transaction, chunks
@@ -144,8 +143,6 @@ def end_session(transaction: Transaction, channels: Channels, node_id: int) -> l
     """
     _set_state(transaction, node_id, DataNodeState.ENDED)
     transaction.changed_nodes.add(node_id)
-    # Nothing is to be on it any more.
-    transaction.connection.execute(delete(placements).where(placements.c.node_id == node_id))
     owned = channels.load_owned(node_id)
     transaction.reserve(epochs_wanted=len(owned))
     changes = []

@@ -58,7 +58,7 @@ class Facts:
         owners: who was told to own a channel at an epoch.
         flushes: acknowledged flushes.
         sessions: acknowledged sessions.
-        collections: acknowledged collections.
+        collections: collections that are there.
         calls: answered calls, by method.
         unknown: attempts without an answer.
         failures: what must not happen.
@@ -357,22 +357,31 @@ class Operator(Client):
 
     def work(self) -> None:
         """See the class."""
-        self.rng.choice([self._list, self._list, self._binlogs, self._flush, self._move, self._make_and_drop])()
+        what = [self._list, self._look, self._binlogs, self._flush, self._flush_all, self._move, self._make_and_drop]
+        self.rng.choice(what)()
 
     def _list(self) -> None:
         with self.facts.lock:
             before = dict(self.facts.checkpoints)
             dropped = set(self.facts.dropped)
+            made = set(self.facts.collections)
         for row in self.call("ListChannels", admin_pb2.ListChannelsRequest(page_size=1000))[0].channels:
             assert row.checkpoint.timestamp >= before.get(row.channel_name, 0), "an acknowledged checkpoint is not seen"
             assert row.state == admin_pb2.CHANNEL_STATE_DROPPED or row.channel_name not in dropped
         nodes, _ = self.call("ListDataNodes", admin_pb2.ListDataNodesRequest(page_size=1000))
         assert len({row.slot for row in nodes.data_nodes}) == len(nodes.data_nodes), "two sessions live in one slot"
+        request = collection_pb2.ListCollectionsRequest(page_size=1000)
+        seen = {row.collection_name for row in self.call("ListCollections", request)[0].collections}
+        # Nobody else makes or drops any.
+        assert seen == {CLAIMED, MANAGED, *made}
+
+    def _look(self) -> None:
         self.call("ListSegments", admin_pb2.ListSegmentsRequest(collection_name=MANAGED))
-        with self.facts.lock:
-            made = set(self.facts.collections)
-        seen = self.call("ListCollections", collection_pb2.ListCollectionsRequest(page_size=1000))[0].collections
-        assert made <= {row.collection_name for row in seen}
+        self.call("Explain", admin_pb2.ExplainRequest())
+        events = self.call("ListEvents", admin_pb2.ListEventsRequest())[0].events
+        numbers = [event.event_id for event in events]
+        assert numbers == sorted(set(numbers), reverse=True)
+        self.call("GcControl", admin_pb2.GcControlRequest(action=admin_pb2.GC_ACTION_STATUS))
 
     def _binlogs(self) -> None:
         collection = self.rng.choice([CLAIMED, MANAGED])
@@ -388,24 +397,44 @@ class Operator(Client):
         self.facts.flushes.add(flush.flush_id)
         self.call("GetFlushState", admin_pb2.GetFlushStateRequest(flush_id=flush.flush_id))
 
+    def _flush_all(self) -> None:
+        flush, _ = self.call("FlushAll", admin_pb2.FlushAllRequest())
+        self.call("GetFlushAllState", admin_pb2.GetFlushAllStateRequest(flush_all_id=flush.flush_all_id))
+
     def _move(self) -> None:
         request = admin_pb2.MoveChannelRequest(channel_name=self.rng.choice(self.channels[MANAGED]))
         with suppress(SessionNotFoundError):  # there is only one datanode now
             self.call("MoveChannel", request)
 
     def _make_and_drop(self) -> None:
+        """The whole life of a collection, from its first call to its last."""
         self.number += 1
         name = f"scratch{self.number}"
-        created, _ = self.call("CreateCollection", definition(name, channel_count=1))
+        made = self.call("CreateCollection", definition(name, channel_count=1))[0].collection
         self.facts.collections.add(name)
-        (channel,) = created.collection.channel_names
+        (channel,) = made.channel_names
+        self.call("DescribeCollection", collection_pb2.DescribeCollectionRequest(collection_name=name))
+        change = collection_pb2.AlterCollectionRequest(collection_name=name, set_properties={"made by": self.name})
+        self.call("AlterCollection", change)
         claim = data_coord_pb2.ClaimChannelsRequest(owner_name=self.name, channel_names=[channel])
         info = self.call("ClaimChannels", claim)[0].results[0].info
-        assert self.save(info, 0, drop=True)
+        reached = self.save(info, 0)
+        (segment,) = self.call("ListSegments", admin_pb2.ListSegmentsRequest(collection_name=name))[0].segments
+        seal = admin_pb2.SetSegmentStateRequest(segment_id=segment.segment_id, state=common_pb2.SEGMENT_STATE_SEALED)
+        assert self.call("SetSegmentState", seal)[0].outcome in APPLIED
+        mark = admin_pb2.MarkSegmentsDroppedRequest(segment_ids=[segment.segment_id])
+        assert self.call("MarkSegmentsDropped", mark)[0].results[0].outcome in APPLIED
+        partition = {"collection_name": name, "partition_name": "p"}
+        number = self.call("CreatePartition", collection_pb2.CreatePartitionRequest(**partition))[0].partition_id
+        self.call("DropPartition", collection_pb2.DropPartitionRequest(**partition, partition_id=number))
+        if self.number % 2:
+            assert self.save(info, reached, drop=True)
+        else:
+            drop = collection_pb2.DropCollectionRequest(collection_name=name, collection_id=made.collection_id)
+            assert self.call("DropCollection", drop)[0].outcome in APPLIED
+            self.facts.collections.discard(name)
         with self.facts.lock:
             self.facts.dropped.add(channel)
-        request = collection_pb2.CreatePartitionRequest(collection_name=name, partition_name="p")
-        self.call("CreatePartition", request)
 
 
 class Load:

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coordinator.store import Store
+from coordinator.store import Store, sessions
 
 from .databases import Databases
 from .support import LEASE_MS, Clock, ScriptedFaults, World, settings
@@ -101,6 +101,21 @@ async def test_a_session_that_was_over_before_the_standstill_stays_over(world: W
 
     assert (await world.store.run_lease_job()).ended == ()
     assert [row.node_id for row in (await world.store.list_datanodes()).items] == []
+
+
+async def test_a_session_that_was_over_but_had_not_its_turn_yet_gets_nothing_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round ends a bounded number: what is left over was over all the same."""
+    monkeypatch.setattr(sessions, "ENDED_PER_ROUND_MAX", 1)
+    nodes = [await world.start_datanode(slot) for slot in range(3)]
+    assert await serve(world, LEASE_MS, nodes[2]) == []
+    first = await serve(world, ROUND_MS, nodes[2])
+    world.clock.advance(AWAY_MS)
+    await restart(world, "another")
+
+    assert [*first, *(await world.store.run_lease_job()).ended] == nodes[:2]
+    assert (await world.store.run_lease_job()).ended == ()
 
 
 async def test_without_a_standstill_nothing_is_given(world: World) -> None:
