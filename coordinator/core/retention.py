@@ -24,7 +24,8 @@ class RetentionPolicy:
 def end_of_old_events(oldest: Sequence[tuple[int, int]], last_id: int, now_ms: int, policy: RetentionPolicy) -> int:
     """The last entry of the history that may go; 0 = none.
 
-    Only what lies before everything that stays goes, whatever the clocks said: a history with a hole proves nothing.
+    Only what lies before everything that stays goes, whatever the clocks said: a history with a hole proves nothing. The newest
+    entry stays: numbers go on after it.
 
     Args:
         oldest: number and time of the oldest entries, in order.
@@ -34,7 +35,8 @@ def end_of_old_events(oldest: Sequence[tuple[int, int]], last_id: int, now_ms: i
     """
     end = 0
     for event_id, time_ms in oldest:
-        if time_ms >= now_ms - policy.event_ms and event_id > last_id - policy.event_rows_max:
+        is_young = time_ms >= now_ms - policy.event_ms and event_id > last_id - policy.event_rows_max
+        if is_young or event_id >= last_id:
             break
         end = event_id
     return end
