@@ -12,7 +12,7 @@ from coordinator.store.calls import AloneCall
 from coordinator.store.channels import Channels
 from coordinator.store.collections import collection_not_found, lock_by_name
 from coordinator.store.tables import ACTIVE, channel_state, collections, lanes, partitions, segments, vchannels
-from coordinator.store.transaction import GuardFailedError, Transaction
+from coordinator.store.transaction import GuardFailedError, Transaction, chunks
 from datacoord.errors import InvalidFieldError, PartitionNotFoundError
 from datacoord.limits import DEFAULT_PARTITION_NAME
 
@@ -49,7 +49,7 @@ def drop_collection_call(collection_name: str, collection_id: int, caller: str) 
             return Drop(collection_id, Outcome.ALREADY_APPLIED)
         live = _lock_channels(transaction, number)
         _make_tombstones(transaction, number, live)
-        _drop_segments(connection, number, None)
+        _drop_segments(transaction, live, None)
         connection.execute(update(partitions).where(partitions.c.collection_id == number).values(state=DROPPED))
         connection.execute(update(collections).where(collections.c.collection_id == number).values(state=DROPPED))
         transaction.record("DropCollection", caller, channels=len(live), items=1, changes=[[number, 0]])
@@ -88,7 +88,7 @@ def drop_partition_call(collection_name: str, partition_name: str, partition_id:
         connection.execute(
             update(partitions).where(partitions.c.partition_id == found.partition_id).values(state=DROPPED)
         )
-        _drop_segments(connection, collection_id, found.partition_id)
+        _drop_segments(transaction, live, found.partition_id)
         # Graphs that run throw its rows away from now on.
         _tell_owners(transaction, live)
         changes = [[collection_id, found.partition_id]]
@@ -178,23 +178,27 @@ def _make_tombstones(transaction: Transaction, collection_id: int, live: Sequenc
         raise GuardFailedError(f"a drop changed {changed} of {len(live)} channels")
 
 
-def _drop_segments(connection: Connection, collection_id: int, partition_id: int | None) -> None:
-    """Makes every segment of a collection, or of one of its partitions, DROPPED."""
-    of_lane: list[ColumnElement[bool]] = [
-        lanes.c.channel_id.in_(_of_collection(collection_id)),
-        lanes.c.growing_segment_id.is_not(None),
-    ]
-    of_segment: list[ColumnElement[bool]] = [
-        segments.c.channel_id.in_(_of_collection(collection_id)),
-        segments.c.state != int(SegmentState.DROPPED),
-    ]
-    if partition_id is not None:
-        of_lane.append(lanes.c.partition_id == partition_id)
-        of_segment.append(segments.c.partition_id == partition_id)
-    connection.execute(update(lanes).where(*of_lane).values(growing_segment_id=None))
-    connection.execute(
-        update(segments).where(*of_segment).values(state=int(SegmentState.DROPPED), seal_reason="dropped")
-    )
+def _drop_segments(transaction: Transaction, live: Sequence[Row[Any, Any]], partition_id: int | None) -> None:
+    """Makes every segment of these channels, or of one of their partitions, DROPPED.
+
+    Channels are named by number: of a subquery PostgreSQL may make a nested loop over both tables.
+    """
+    for chunk in chunks([row.channel_id for row in live], transaction.kind.rows_per_statement):
+        of_lane: list[ColumnElement[bool]] = [
+            lanes.c.channel_id.in_(chunk),
+            lanes.c.growing_segment_id.is_not(None),
+        ]
+        of_segment: list[ColumnElement[bool]] = [
+            segments.c.channel_id.in_(chunk),
+            segments.c.state != int(SegmentState.DROPPED),
+        ]
+        if partition_id is not None:
+            of_lane.append(lanes.c.partition_id == partition_id)
+            of_segment.append(segments.c.partition_id == partition_id)
+        transaction.connection.execute(update(lanes).where(*of_lane).values(growing_segment_id=None))
+        transaction.connection.execute(
+            update(segments).where(*of_segment).values(state=int(SegmentState.DROPPED), seal_reason="dropped")
+        )
 
 
 def read_dropped_partitions(connection: Connection, node_id: int) -> tuple[int, ...]:

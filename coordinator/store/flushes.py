@@ -1,6 +1,6 @@
 """Flush: a target per channel; done when the checkpoint has reached it. Derived, nothing is acknowledged."""
 
-from sqlalchemy import ColumnElement, func, insert, select
+from sqlalchemy import ColumnElement, bindparam, func, insert, select
 from sqlalchemy.engine import Connection
 
 from coordinator.core.model import ChannelState
@@ -9,6 +9,7 @@ from coordinator.store import channel_writes
 from coordinator.store.calls import AloneCall
 from coordinator.store.channels import Channel, Channels
 from coordinator.store.collections import collection_ids
+from coordinator.store.driver_statement import DriverStatement
 from coordinator.store.listings import Flush, FlushAllState, FlushState, FlushTarget, LateChannel
 from coordinator.store.tables import ACTIVE, channel_state, collections, flush_targets, flushes, owners, vchannels
 from coordinator.store.transaction import Transaction, chunks
@@ -16,6 +17,9 @@ from datacoord.errors import FlushNotFoundError
 
 PENDING_MAX = 1000
 """Channels that an answer names; there may be more."""
+
+_COLUMNS = ("flush_id", "channel_id", "target_timestamp")
+_NEW_TARGET = DriverStatement(insert(flush_targets).values({name: bindparam(name) for name in _COLUMNS}), _COLUMNS)
 
 
 def flush_call(collection_name: str, timestamp: int, caller: str) -> AloneCall[Flush]:
@@ -56,12 +60,8 @@ def _set_targets(
         target = flush_target(consumed[channel.channel_id], reached, timestamp)
         targets.append(FlushTarget(channel.name, target, reached))
     wanted = list(zip(active, targets, strict=True))
-    rows = [
-        {"flush_id": flush_id, "channel_id": channel.channel_id, "target_timestamp": t.timestamp}
-        for channel, t in wanted
-    ]
-    if rows:
-        transaction.connection.execute(insert(flush_targets), rows)
+    rows = [(flush_id, channel.channel_id, t.timestamp) for channel, t in wanted]
+    _NEW_TARGET.run(transaction.kind, transaction.connection, rows)
     channels.load_growing([channel for channel, t in wanted if t.timestamp <= t.checkpoint_timestamp])
     for channel, t in wanted:
         channels.set_flush_target(channel, t.timestamp)
