@@ -68,6 +68,7 @@ class ChannelFacts:
         collection_name: its collection.
         managed: the coordinator assigns it; else sinks claim it.
         dropped: a tombstone.
+        finished: its source has ended, and everything is registered.
         owner: name of its owner; empty = nobody.
         owner_seen_ms: when the owner was heard last; 0 = never.
         owner_lease_until_ms: when the owner's lease ends.
@@ -85,6 +86,7 @@ class ChannelFacts:
     collection_name: str
     managed: bool
     dropped: bool
+    finished: bool
     owner: str
     owner_seen_ms: int
     owner_lease_until_ms: int
@@ -128,7 +130,7 @@ def examine(facts: ChannelFacts, now_ms: int) -> Finding | None:
         facts: of one read.
         now_ms: by the database's clock.
     """
-    if facts.dropped:
+    if facts.dropped or (facts.finished and not facts.owner):
         return None
     return (_ownership(facts, now_ms) if facts.managed else None) or _progress(facts, now_ms)
 
@@ -139,6 +141,8 @@ def well(facts: ChannelFacts) -> Finding:
         state = "It is dropped, and takes no writes any more."
     elif not facts.managed:
         state = f"It is written by sinks; {facts.owner or 'nobody'} has claimed it. Its checkpoint is {facts.checkpoint_timestamp}."
+    elif not facts.owner:
+        state = f"Its source has ended, and everything up to {facts.checkpoint_timestamp} is registered."
     else:
         state = f"{facts.owner} reads it; its checkpoint is {facts.checkpoint_timestamp}."
     return _finding(facts, Severity.WELL, Problem.NOTHING, state, "Nothing to do.")

@@ -109,6 +109,13 @@ _CONSUMED = DriverStatement(
     ("b_channel_id", "b_at_most", "b_consumed"),
 )
 
+_FINISHED = DriverStatement(
+    update(vchannels)
+    .where(vchannels.c.channel_id == bindparam("b_channel_id"))
+    .values(finished_timestamp=bindparam("b_finished")),
+    ("b_channel_id", "b_finished"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Left:
@@ -235,27 +242,40 @@ def drop_segments(transaction: Transaction, channel_id: int) -> None:
 
 
 def keep_consumed(transaction: Transaction, left: Mapping[int, list[Left]]) -> None:
-    """Keeps what former owners reported as consumed, so that their successors know what is a replay.
+    """Keeps what former owners reported as consumed, so that their successors know what is a replay, and where sources ended.
 
     Args:
         transaction: the transaction.
         left: channels that changed hands in this transaction, by former owner.
     """
-    reported = reported_timestamps(transaction, [owner_id for owner_id in left if owner_id])
+    reported = _reported(transaction, [owner_id for owner_id in left if owner_id])
     rows = []
+    ended = []
     for owner_id, channels in left.items():
         for channel in channels:
-            consumed = max(reported.get(owner_id, {}).get(channel.name, 0), channel.checkpoint_timestamp)
+            message = reported.get(owner_id, {}).get(channel.name)
+            consumed = max(message.timestamp if message else 0, channel.checkpoint_timestamp)
             rows.append((channel.channel_id, consumed, consumed))
+            if message is not None and message.finished:
+                ended.append((channel.channel_id, message.timestamp))
     _CONSUMED.run(transaction.kind, transaction.connection, sorted(rows))
+    if ended:
+        _FINISHED.run(transaction.kind, transaction.connection, sorted(ended))
 
 
 def reported_timestamps(transaction: Transaction, node_ids: Iterable[int]) -> dict[int, dict[str, int]]:
     """Consumed timestamps by session and channel name, as last reported."""
+    return {
+        node_id: {name: message.timestamp for name, message in messages.items()}
+        for node_id, messages in _reported(transaction, node_ids).items()
+    }
+
+
+def _reported(transaction: Transaction, node_ids: Iterable[int]) -> dict[int, dict[str, data_coord_pb2.DataNodeTtMsg]]:
     reported = {}
     for chunk in chunks(sorted(node_ids), transaction.kind.rows_per_statement):
         statement = select(datanode_reports).where(datanode_reports.c.node_id.in_(chunk))
         for row in transaction.connection.execute(statement):
             report = data_coord_pb2.ReportDataNodeTtMsgsRequest.FromString(bytes(row.report))
-            reported[row.node_id] = {message.channel_name: message.timestamp for message in report.msgs}
+            reported[row.node_id] = {message.channel_name: message for message in report.msgs}
     return reported

@@ -6,18 +6,17 @@ from dataclasses import dataclass
 from sqlalchemy import Select, func, select
 from sqlalchemy.engine import Connection
 
-from coordinator.core.model import ChannelMode, SegmentState
+from coordinator.core.model import SegmentState
 from coordinator.store.dialects import DatabaseKind
+from coordinator.store.ownership import count_channels
 from coordinator.store.tables import (
     ACTIVE,
     SESSION_ENDED,
-    channel_state,
     collections,
     datanodes,
     events,
     job_leases,
     segments,
-    vchannels,
 )
 
 
@@ -59,6 +58,7 @@ class Overview:
         collections: that are not dropped.
         owned: MANAGED channels with an owner.
         free: MANAGED channels without one.
+        finished: MANAGED channels that need none: the source has ended, everything is registered.
         claimed: CLAIMED channels.
         datanodes: living sessions.
         segments: by stored state.
@@ -69,6 +69,7 @@ class Overview:
     collections: int
     owned: int
     free: int
+    finished: int
     claimed: int
     datanodes: int
     segments: Mapping[SegmentState, SegmentCount]
@@ -78,25 +79,17 @@ class Overview:
 
 def read_overview(connection: Connection, kind: DatabaseKind) -> Overview:
     """Counts everything."""
-    modes: dict[tuple[int, bool], int] = {}
-    grouped = (
-        select(vchannels.c.mode, (channel_state.c.owner_id > 0).label("owned"), func.count())
-        .join(channel_state, channel_state.c.channel_id == vchannels.c.channel_id)
-        .where(channel_state.c.state == ACTIVE)
-        .group_by(vchannels.c.mode, channel_state.c.owner_id > 0)
-    )
-    for mode, owned, count in connection.execute(grouped):
-        modes[mode, bool(owned)] = count
+    channels = count_channels(connection)
     sums = select(segments.c.state, func.count(), func.sum(segments.c.rows), func.sum(segments.c.size_bytes)).group_by(
         segments.c.state
     )
     leases = connection.execute(select(job_leases).order_by(job_leases.c.name))
-    managed, claimed = int(ChannelMode.MANAGED), int(ChannelMode.CLAIMED)
     return Overview(
         collections=_count(connection, select(func.count()).where(collections.c.state == ACTIVE)),
-        owned=modes.get((managed, True), 0),
-        free=modes.get((managed, False), 0),
-        claimed=modes.get((claimed, True), 0) + modes.get((claimed, False), 0),
+        owned=channels["OWNED"],
+        free=channels["FREE"],
+        finished=channels["FINISHED"],
+        claimed=channels["CLAIMED"],
         datanodes=_count(connection, select(func.count()).where(datanodes.c.state != SESSION_ENDED)),
         segments={
             SegmentState(state): SegmentCount(count, int(rows), int(size))

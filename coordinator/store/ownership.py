@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import and_, func, insert, select
 from sqlalchemy.engine import Connection
 
 from coordinator.core.assignment import HeldChannel, plan_assignment
@@ -208,20 +208,27 @@ def read_held(
 
 
 def count_channels(connection: Connection) -> dict[str, int]:
-    """Channels by what can be said of them at a glance: OWNED and FREE (MANAGED ones), CLAIMED, DROPPED."""
+    """Channels by what can be said of them at a glance: OWNED, FREE and FINISHED (MANAGED ones), CLAIMED, DROPPED.
+
+    FINISHED is one without an owner whose source has ended, and whose every row is registered: nobody misses it.
+    """
     has_owner = channel_state.c.owner_id > 0
-    statement = (
-        select(channel_state.c.state, vchannels.c.mode, has_owner.label("has_owner"), func.count().label("count"))
-        .join(vchannels, vchannels.c.channel_id == channel_state.c.channel_id)
-        .group_by(channel_state.c.state, vchannels.c.mode, has_owner)
+    finished = and_(
+        vchannels.c.finished_timestamp > 0, vchannels.c.finished_timestamp == channel_state.c.checkpoint_timestamp
     )
-    counts = dict.fromkeys(("OWNED", "FREE", "CLAIMED", "DROPPED"), 0)
-    for state, mode, owned, count in connection.execute(statement):
+    columns = (channel_state.c.state, vchannels.c.mode, has_owner.label("has_owner"), finished.label("finished"))
+    statement = (
+        select(*columns, func.count().label("count"))
+        .join(vchannels, vchannels.c.channel_id == channel_state.c.channel_id)
+        .group_by(*columns)
+    )
+    counts = dict.fromkeys(("OWNED", "FREE", "FINISHED", "CLAIMED", "DROPPED"), 0)
+    for state, mode, owned, ended, count in connection.execute(statement):
         if state != ACTIVE:
             name = "DROPPED"
         elif mode == int(ChannelMode.CLAIMED):
             name = "CLAIMED"
         else:
-            name = "OWNED" if owned else "FREE"
+            name = "OWNED" if owned else "FINISHED" if ended else "FREE"
         counts[name] += count
     return counts

@@ -145,12 +145,16 @@ vchannels = _table(
     _small("mode"),
     # The largest consumed timestamp that an earlier owner reported.
     _id("consumed_timestamp"),
+    # Where an earlier owner said that the source has ended and everything is registered; 0 = none did. It says so still while the
+    # checkpoint is exactly there.
+    Column("finished_timestamp", BIG, nullable=False, server_default=text("0")),
     UniqueConstraint("name"),
     UniqueConstraint("collection_id", "channel_index"),
     _check("channel_id", "channel_id > 0"),
     _check("channel_index", "channel_index >= 0"),
     _check("mode", "mode IN (1, 2)"),
     _check("consumed_timestamp", "consumed_timestamp >= 0"),
+    _check("finished_timestamp", "finished_timestamp >= 0"),
 )
 
 channel_state = _table(

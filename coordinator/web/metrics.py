@@ -56,7 +56,7 @@ SQL_GUARD: Final = "SQL_GUARD"
 """A guard in SQL stopped what the rules had allowed: the two disagree."""
 
 SESSION_STATES: Final = ("INITIALIZING", "IDLE", "HEALTHY", "STOPPING")
-CHANNEL_STATES: Final = ("OWNED", "FREE", "CLAIMED", "DROPPED")
+CHANNEL_STATES: Final = ("OWNED", "FREE", "FINISHED", "CLAIMED", "DROPPED")
 
 
 @dataclass(frozen=True)
@@ -244,8 +244,9 @@ class Metrics:
         self.channels = self._gauge(
             "channels",
             ("state",),
-            "MANAGED channels that a session owns (OWNED) or nobody does (FREE), CLAIMED ones, and tombstones (DROPPED), from the "
-            "replica that runs the assignment job; 0 elsewhere.",
+            "MANAGED channels that a session owns (OWNED), nobody does (FREE), or nobody needs to because the source has ended and "
+            "everything is registered (FINISHED); CLAIMED ones; tombstones (DROPPED). From the replica that runs the assignment "
+            "job; 0 elsewhere.",
             "FREE stays above 0 for longer than a lease although datanodes live.",
         )
         for state in CHANNEL_STATES:

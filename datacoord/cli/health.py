@@ -1,10 +1,13 @@
 """`datacoord health`: asks a coordinator whether it can do its work; for orchestrators and people."""
 
 import sys
+import time
 import urllib.error
 import urllib.request
 
 import click
+
+POLL_SECONDS = 0.2
 
 
 @click.command()
@@ -19,15 +22,33 @@ import click
 @click.option(
     "--timeout", "timeout_seconds", type=click.FloatRange(min=0.1), default=3.0, show_default=True, help="Seconds."
 )
-def health(*, web_address: str, live: bool, timeout_seconds: float) -> None:
+@click.option(
+    "--wait",
+    "wait_seconds",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Ask again for so many seconds until the answer is yes.",
+)
+def health(*, web_address: str, live: bool, timeout_seconds: float, wait_seconds: float) -> None:
     """Ask a coordinator whether it serves: exit status 0 if it does, 1 with a sentence if not."""
-    url = f"http://{web_address}/{'healthz' if live else 'readyz'}"
+    page = "healthz" if live else "readyz"
+    deadline = time.monotonic() + wait_seconds
+    while (problem := ask(web_address, page, timeout_seconds)) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    if problem:
+        click.echo(f"datacoord: {problem}", err=True)
+        sys.exit(1)
+    click.echo("ok" if live else "ready")
+
+
+def ask(web_address: str, page: str, timeout_seconds: float) -> str:
+    """Asks once; what is wrong, or empty."""
+    url = f"http://{web_address}/{page}"
     try:
-        with urllib.request.urlopen(url, timeout=timeout_seconds) as answer:
-            click.echo(answer.read().decode().strip() or "ok")
+        with urllib.request.urlopen(url, timeout=timeout_seconds):
+            return ""
     except urllib.error.HTTPError as error:
-        click.echo(f"datacoord: {url} answers {error.code}: {error.read().decode(errors='replace').strip()}", err=True)
-        sys.exit(1)
+        return f"{url} answers {error.code}: {error.read().decode(errors='replace').strip()}"
     except OSError as error:
-        click.echo(f"datacoord: {url} does not answer: {getattr(error, 'reason', error)}", err=True)
-        sys.exit(1)
+        return f"{url} does not answer: {getattr(error, 'reason', error)}"

@@ -29,6 +29,7 @@ WELL = ChannelFacts(
     collection_name="c",
     managed=True,
     dropped=False,
+    finished=False,
     owner="job/0#7",
     owner_seen_ms=NOW - 1000,
     owner_lease_until_ms=NOW + 10_000,
@@ -105,8 +106,9 @@ def test_every_problem_of_a_channel_has_a_case() -> None:
         ),
         replace(WELL, managed=False, owner="", report=None),
         replace(WELL, dropped=True, owner=""),
+        replace(WELL, finished=True, owner="", datanodes=0, report=None),
     ],
-    ids=["well", "just assigned", "idle source", "finished", "claimed by nobody", "dropped"],
+    ids=["well", "just assigned", "idle source", "finished", "claimed by nobody", "dropped", "landed and left"],
 )
 def test_what_is_well_is_not_accused(facts: ChannelFacts) -> None:
     """An alarm for an idle channel teaches people to look away."""

@@ -93,3 +93,29 @@ async def test_what_does_not_exist_is_refused_by_name(world: World) -> None:
         await world.store.explain(channel_name="nobody_1v0")
     with pytest.raises(CollectionNotFoundError):
         await world.store.explain(collection_name="nothing")
+
+
+async def test_a_channel_whose_source_has_ended_is_missed_by_nobody_once_all_of_it_is_registered(world: World) -> None:
+    """An alarm for every batch that is done, for ever, is an alarm that nobody hears when a stream stands."""
+    first, second = world.channels
+    node_id = await world.start_datanode()
+    await world.save(first, lane(world.default, 0, 30), checkpoint=30)
+    await world.save(second, lane(world.default, 0, 20), checkpoint=20)
+    messages = [
+        data_coord_pb2.DataNodeTtMsg(channel_name=name, epoch=await world.epoch(name), timestamp=at, finished=at == 30)
+        for name, at in ((first, 30), (second, 20))
+    ]
+    report = data_coord_pb2.ReportDataNodeTtMsgsRequest(node_id=node_id, msgs=messages)
+    await world.store.report_datanode(report, caller=CALLER)
+    report.ended = True
+    await world.store.report_datanode(report, caller=CALLER)
+    assert await problems(world.store) == {second: Problem.NO_DATANODE}
+    assert (await world.store.count_channels())["FINISHED"] == 1
+
+    # The source has grown after all: whoever reads it next says so, and the channel counts again when that one is gone.
+    node_id = await world.start_datanode(slot=1)
+    await world.save(first, lane(world.default, 30, 40), checkpoint=40)
+    await world.report(node_id, **{first: 40, second: 20})
+    world.clock.advance(LEASE_MS + 1)
+    await world.store.run_lease_job()
+    assert await problems(world.store) == dict.fromkeys(world.channels, Problem.NO_DATANODE)

@@ -216,7 +216,7 @@ def test_a_database_that_cannot_be_is_told_so(url: str, error: type[Exception], 
         "INSERT INTO segments SELECT segment_id + 1000, channel_id, partition_id, state, level, rows, delete_rows, size_bytes, "
         "binlogs, timestamp_from, timestamp_to, seal_reason, create_time_ms, last_write_time_ms, ranges FROM segments "
         "WHERE state = 1",
-        "INSERT INTO vchannels SELECT channel_id + 1000, name, collection_id, channel_index + 1000, mode, 0 FROM vchannels",
+        "INSERT INTO vchannels SELECT channel_id + 1000, name, collection_id, channel_index + 1000, mode, 0, 0 FROM vchannels",
     ],
 )
 async def test_sql_states_what_it_can_state(world: World, statement: str) -> None:

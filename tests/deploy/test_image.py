@@ -1,0 +1,132 @@
+"""The images, built step by step without a container engine, and the services of the compose file run in them by hand."""
+
+import json
+import os
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.postgres import PostgresServer
+
+from .image_builder import ROOT, ImageBuilder, Stage, run, start
+
+SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+WAIT_SECONDS_MAX = 240.0
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Stage]:
+    """All stages."""
+    if os.geteuid() != 0:
+        pytest.fail("building images needs root; run `make test-long` as root")
+    return ImageBuilder(tmp_path_factory.mktemp("images")).build()
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    """Waits until a condition holds."""
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.2)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3000)
+def test_the_coordinators_image_has_no_spark_and_no_tools_to_build_with(images: dict[str, Stage]) -> None:
+    """What is not there cannot be attacked, and need not be downloaded to every machine."""
+    listed = run(images["coordinator"], ["/opt/datacoord/bin/python", "-m", "pip", "list", "--format=json"])
+    names = {package["name"].lower() for package in json.loads(listed)}
+    assert "datacoord" in names
+    assert not names & {"pyspark", "pandas", "hatchling", "pytest", "ruff"}
+    run(images["coordinator"], ["/opt/datacoord/bin/python", "-m", "pip", "check"])
+    run(images["spark"], ["/opt/datacoord/bin/python", "-m", "pip", "check"])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3000)
+def test_the_services_land_rows_when_they_run_as_the_compose_file_says(
+    images: dict[str, Stage], tmp_path: Path
+) -> None:
+    """Users, read-only roots, commands and their order, all as deployed; only addresses are this machine's."""
+    objects = tmp_path / "objects"
+    objects.mkdir()
+    os.chown(objects, 10001, 10001)
+    for directory in (tmp_path, tmp_path.parent):
+        directory.chmod(0o755)
+    with ExitStack() as stack:
+        server = PostgresServer()
+        stack.callback(server.remove)
+        server.start()
+        url = server.create_database("deployed")
+        settings = {
+            "DATACOORD_DATABASE_URL": url,
+            "DATACOORD_STORAGE_ROOT": "/objects",
+            "DATACOORD_ALLOW_PLAINTEXT": "true",
+        }
+
+        def service(name: str, image: str, *, replace: dict[str, str]) -> subprocess.Popen[bytes]:
+            command = [_replaced(word, replace) for word in SERVICES[name]["command"]]
+            output = stack.enter_context((tmp_path / f"{name}.log").open("wb"))
+            process = start(images[image], command, output, mounts={objects: "/objects"}, more=settings)
+            stack.callback(_end, process)
+            return process
+
+        assert service("migrate", "coordinator", replace={}).wait(WAIT_SECONDS_MAX) == 0, _log(tmp_path, "migrate")
+        service("coordinator", "coordinator", replace={})
+        wait_for(lambda: _answers("http://127.0.0.1:13334/readyz"), _log(tmp_path, "coordinator"))
+        local = {"spark-master": "127.0.0.1", "coordinator": "127.0.0.1", "--rows=5000000": "--rows=20000"}
+        service("spark-master", "spark", replace=local)
+        wait_for(lambda: _answers("http://127.0.0.1:8080/json/"), _log(tmp_path, "spark-master"))
+        service("spark-worker", "spark", replace=local)
+        wait_for(lambda: b'"aliveworkers" : 1' in _body("http://127.0.0.1:8080/json/"), _log(tmp_path, "spark-worker"))
+        land = service("land", "spark", replace=local)
+        assert land.wait(600) == 0, _log(tmp_path, "land")
+        assert "everything is registered" in _log(tmp_path, "land")
+        assert run(images["coordinator"], ["datacoord", "health"]).strip() == "ready"
+        channels = json.loads(run(images["coordinator"], ["datacoord", "channels", "--output", "json"]))
+        assert len(channels) == 64
+        assert all(channel["checkpoint"]["timestamp"] > 0 for channel in channels)
+        assert {path.stat().st_uid for path in objects.rglob("*.parquet")} == {10001}
+
+
+def _replaced(word: str, replace: dict[str, str]) -> str:
+    for old, new in replace.items():
+        word = word.replace(old, new)
+    return word
+
+
+def _body(url: str) -> bytes:
+    with suppress(OSError), urllib.request.urlopen(url, timeout=3) as answer:
+        body: bytes = answer.read()
+        return body
+    return b""
+
+
+def _answers(url: str) -> bool:
+    return bool(_body(url))
+
+
+def _log(directory: Path, name: str) -> str:
+    path = directory / f"{name}.log"
+    return path.read_text(errors="replace")[-3000:] if path.exists() else ""
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(20)
+    process.kill()
+    process.wait(20)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _ports_are_free() -> None:
+    """The services use the ports they are deployed with; another deployment on this machine would answer for them."""
+    for port in (13333, 13334, 7077, 8080):
+        assert not _answers(f"http://127.0.0.1:{port}/"), f"port {port} is in use"
