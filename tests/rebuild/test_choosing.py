@@ -1,11 +1,13 @@
 """Which ranges come back: exactly those that were registered, whatever zombies left, up to the very last ones."""
 
 import random
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.core.rebuild import FoundObject, rebuild_lanes
+from datacoord.manifest import ManifestEntry
 from datacoord.object_metadata import BinlogMetadata
 from datacoord.paths import BinlogKind
 
@@ -84,6 +86,60 @@ def test_the_registered_ranges_come_back_and_no_zombies(seed: int, lives: int) -
         assert lane.unproven >= min(2, len(tail))
         assert all(len(one.objects) == 2 for one in lane.ranges)
         assert lane.left == len(objects) - 2 * len(lane.ranges)
+
+
+def of_sink(rng: random.Random, start: int, end: int, *, committed: bool = True, tasks: int = 2) -> list[FoundObject]:
+    """What the tasks of a batch wrote, each up to its own last row, and what its commit said of them."""
+    objects = []
+    for task in range(tasks):
+        last = end if task == tasks - 1 else start + 1
+        (found, *_) = written(rng, 5, start, last)
+        objects.append(replace(found, metadata=replace(found.metadata, parts="insert_log:0,manifest")))
+    if not committed:
+        return objects
+    entries = tuple(
+        ManifestEntry(one.path, end, one.rows, one.metadata.ts_min, one.metadata.ts_max, one.size_bytes, 0)
+        for one in objects
+    )
+    manifest = replace(
+        objects[0].metadata, kind=BinlogKind.STATS, timestamp_to=end, log_id=rng.randrange(1, 2**60), parts=""
+    )
+    return [*objects, FoundObject(manifest, tasks, 100, entries)]
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=200)
+def test_a_sinks_batch_that_was_planned_again_comes_back_once(seed: int) -> None:
+    """A driver that died after its manifest plans the batch anew, with other bounds, at the same place and under the same epoch."""
+    rng = random.Random(seed)
+    objects: list[FoundObject] = []
+    registered = []
+    progress = 0
+    for _ in range(rng.randrange(1, 5)):
+        for _ in range(rng.randrange(3)):
+            objects += of_sink(rng, progress, progress + rng.randrange(2, 40), committed=rng.random() < 0.5)
+        end = progress + rng.randrange(2, 20)
+        objects += of_sink(rng, progress, end, tasks=rng.randrange(1, 4))
+        registered.append((progress, end))
+        progress = end
+    # The next batch was planned: where it began is where the last one ended.
+    objects += of_sink(rng, progress, progress + 5, committed=False)
+    rng.shuffle(objects)
+
+    (lane,) = rebuild_lanes(objects)
+
+    assert [(one.timestamp_from, one.timestamp_to) for one in lane.ranges] == registered
+    assert lane.gaps == []
+
+
+def test_a_manifest_whose_objects_are_not_all_there_counts_for_nothing() -> None:
+    """Some of a batch's rows would come back, and the query would go on behind the batch."""
+    rng = random.Random(1)
+    first, second = of_sink(rng, 0, 10), of_sink(rng, 10, 20)
+
+    (lane,) = rebuild_lanes([*first, *second[1:]])
+
+    assert [(one.timestamp_from, one.timestamp_to) for one in lane.ranges] == [(0, 10)]
 
 
 def test_a_range_in_the_middle_that_is_gone_is_a_gap() -> None:
