@@ -87,6 +87,8 @@ class GarbageJob:
         started = asyncio.get_running_loop().time()
         tally = Tally()
         self._halt = threading.Event()
+        if self._stopping:
+            self._halt.set()
         sweep = Sweep(
             self._store,
             tally,
@@ -94,7 +96,7 @@ class GarbageJob:
             self._settings,
             permit=lambda: self._permit(begun),
             fence=begun.fence,
-            rest=self._rest,
+            rest=self._rest_unless_stopping,
         )
         try:
             await sweep.rows()
@@ -140,11 +142,18 @@ class GarbageJob:
         Raises:
             Stopped: the round may not go on.
         """
-        if self._stopping:
-            raise Stopped("the coordinator was stopped; what is left stays for a later round")
+        self._check_stopping()
         permit = await self._store.garbage.permit(begun.fence)
         if permit is not Permit.GRANTED:
             raise Stopped(STOPPED_BY[permit])
+
+    def _check_stopping(self) -> None:
+        if self._stopping:
+            raise Stopped("the coordinator was stopped; what is left stays for a later round")
+
+    async def _rest_unless_stopping(self, seconds: float) -> None:
+        self._check_stopping()
+        await self._rest(seconds)
 
     def _guarded(self, begun: Begun) -> Callable[..., Awaitable[Any]]:
         """Runs what blocks, and keeps the lease meanwhile."""

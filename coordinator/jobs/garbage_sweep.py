@@ -1,7 +1,7 @@
 """One pass of R5 over rows and objects. With a permit it deletes; without one it only counts."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -166,7 +166,8 @@ class Sweep:
                 self.tally.rows_deleted += found.binlogs
             else:
                 for chunk in chunks(found.segment_ids, SEGMENTS_PER_DELETE):
-                    self.tally.rows_deleted += await self._in_turns(garbage.delete_rows, chunk)
+                    async for deleted in self._in_turns(garbage.delete_rows, chunk):
+                        self.tally.rows_deleted += deleted
             after = found.next_after
             if not after:
                 break
@@ -178,25 +179,25 @@ class Sweep:
         while True:
             found = await self._store.garbage.dropped_channels(after)
             for chunk in chunks(found.channel_ids, SEGMENTS_PER_DELETE):
-                await self._in_turns(self._store.garbage.delete_lanes, chunk)
+                async for _ in self._in_turns(self._store.garbage.delete_lanes, chunk):
+                    pass
             after = found.next_after
             if not after:
                 return
 
     async def _in_turns(
         self, delete: Callable[[int, Sequence[int], int], Awaitable[int | Permit]], numbers: Sequence[int]
-    ) -> int:
-        """Deletes until nothing is left of these; half of the time at least belongs to others."""
+    ) -> AsyncIterator[int]:
+        """Deletes until nothing is left of these, and says how much each time; half of the time at least belongs to others."""
         loop = asyncio.get_running_loop()
-        total = 0
         while True:
             started = loop.time()
             deleted = await delete(self._fence, numbers, self._settings.delete_rows_max)
             if isinstance(deleted, Permit):
                 raise Stopped(STOPPED_BY[deleted])
-            total += deleted
+            yield deleted
             if deleted < self._settings.delete_rows_max:
-                return total
+                return
             await self._rest(min(loop.time() - started, REST_SECONDS_MAX))
 
     # ---- step 2: objects without rows ---------------------------------------------------------------------------------------

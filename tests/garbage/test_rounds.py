@@ -671,6 +671,25 @@ async def test_a_process_that_stops_ends_its_round_at_the_next_object(sqlite_rig
     assert await job() == {}
 
 
+async def test_a_process_that_stops_deletes_no_more_rows_either(rig: Rig) -> None:
+    """A collection of a million rows was dropped a moment ago."""
+    first = rig.world.channels[0]
+    await rig.land(first, 0, 10, kinds=(BinlogKind.INSERT,) * 12)
+    await rig.drop_channel(first)
+    job = rig.job(delete_rows_max=3)
+
+    async def stop(_seconds: float) -> None:
+        job.stop()
+
+    job._rest = stop
+    await job()
+
+    done = (await rig.world.store.garbage.status()).last_round
+    assert "stopped" in done.error
+    assert done.binlog_rows_deleted == 6
+    assert len(dump(rig.world.url)["binlogs"]) == 6
+
+
 async def test_a_replica_where_it_is_switched_off_runs_no_round(sqlite_rig: Rig) -> None:
     """The setting says so."""
     rig = sqlite_rig
