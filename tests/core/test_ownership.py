@@ -8,11 +8,13 @@ from coordinator.core.model import ChannelFacts, ChannelMode, ChannelState, Outc
 from coordinator.core.ownership import (
     CheckpointDecision,
     DropDecision,
+    MoveDecision,
     OwnerDecision,
     decide_assign,
     decide_checkpoint,
     decide_claim,
     decide_drop,
+    decide_move,
     decide_release,
 )
 from datacoord.errors import Reason, Refusal
@@ -175,3 +177,39 @@ def test_a_drop_is_fenced_like_every_write() -> None:
     """A zombie must not be able to drop what others write to."""
     assert reason_of(decide_drop(channel(), Save("c", EPOCH - 1, ()))) is Reason.FENCED
     assert reason_of(decide_drop(None, Save("c", EPOCH, ()))) is Reason.CHANNEL_NOT_FOUND
+
+
+# ---- MoveChannel ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("owner_id", "target_id", "on_its_way", "expected"),
+    [
+        (1, 2, False, MoveDecision(Outcome.APPLIED, release=True)),
+        (1, 0, False, MoveDecision(Outcome.APPLIED, release=True)),
+        (0, 2, False, MoveDecision(Outcome.APPLIED, release=False)),
+        (0, 0, False, MoveDecision(Outcome.ALREADY_APPLIED, release=False)),
+        (2, 2, False, MoveDecision(Outcome.ALREADY_APPLIED, release=False)),
+        # It is leaving where it shall be: it comes back, under a new epoch.
+        (2, 2, True, MoveDecision(Outcome.APPLIED, release=True)),
+        (1, 2, True, MoveDecision(Outcome.APPLIED, release=True)),
+    ],
+)
+def test_a_move_asks_the_owner_and_takes_nothing(
+    owner_id: int, target_id: int, on_its_way: bool, expected: MoveDecision
+) -> None:
+    """Taken from its owner, a channel loses what that has buffered; told "there" although it leaves, an operator looks away."""
+    assert decide_move(channel(), "c", owner_id=owner_id, target_id=target_id, on_its_way=on_its_way) == expected
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        (None, Reason.CHANNEL_NOT_FOUND),
+        (TOMBSTONE, Reason.CHANNEL_DROPPED),
+        (CLAIMED, Reason.WRONG_MODE),
+    ],
+)
+def test_what_no_job_assigns_cannot_be_moved(facts: ChannelFacts | None, reason: Reason) -> None:
+    """Its owner would be asked for it, and nobody would ever get it."""
+    assert reason_of(decide_move(facts, "c", owner_id=1, target_id=2, on_its_way=False)) is reason
