@@ -234,6 +234,21 @@ async def test_names_that_are_none_of_ours_are_reported_and_never_deleted(sqlite
     assert rig.metrics.gc_unknown_names._value.get() == len(strange)
 
 
+async def test_an_object_below_the_root_of_another_collection_is_not_judged_by_its_channel(sqlite_rig: Rig) -> None:
+    """Its rows, if there are any, name objects below another root: somebody has put a copy there."""
+    rig = sqlite_rig
+    channel = rig.world.channels[0]
+    orphan = rig.write(channel, await rig.world.epoch(channel), 0, 10)
+    await rig.change_owner()
+    await rig.world.create("u")
+    copy = rig.put(orphan.paths[0])
+
+    done = await rig.collect()
+
+    assert (done.objects_deleted, done.unknown_names) == (1, 1)
+    assert rig.files() == {copy}
+
+
 async def test_temporary_files_go_with_the_last_chance_of_their_object(sqlite_rig: Rig) -> None:
     """They are no objects, but a valid writer may be in the middle of writing one."""
     rig = sqlite_rig
