@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import gc
 import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -52,6 +54,9 @@ HARD_CALLS_MARGIN: Final = 1024
 
 LAST_CALLS_SECONDS: Final = 0.5
 """What watchers of grpc.health.v1 get, which never end by themselves, once all calls of ours are answered."""
+
+_GARBAGE_OBJECTS_MAX: Final = 50_000
+_SWITCH_SECONDS: Final = 0.0005
 
 _log = get_logger("server")
 
@@ -325,6 +330,7 @@ async def serve(settings: Settings, on_ready: Callable[[Coordinator], None]) -> 
     Raises:
         DatacoordError: it could not start; see `Coordinator.start`.
     """
+    _tune_interpreter()
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     signals = (signal.SIGTERM, signal.SIGINT)
@@ -338,6 +344,16 @@ async def serve(settings: Settings, on_ready: Callable[[Coordinator], None]) -> 
         for number in signals:
             loop.remove_signal_handler(number)
         await coordinator.stop()
+
+
+def _tune_interpreter() -> None:
+    """Settings of a process that does nothing but serve."""
+    # A group of saves makes tens of thousands of objects that live until its COMMIT, and no cycles: looking for some cost 7 %.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GARBAGE_OBJECTS_MAX, 20, 20)
+    # Whole transactions on PostgreSQL run beside the loop: each of them waits this long for the other after every round trip.
+    sys.setswitchinterval(_SWITCH_SECONDS)
 
 
 def _enable_reflection(server: grpc.aio.Server, gate: Gate) -> None:

@@ -41,6 +41,7 @@ class CoordinatorProcess:
     Attributes:
         address: host:port of gRPC.
         pid: of the process.
+        database_url: of its database.
     """
 
     def __init__(self, directory: Path, settings: Mapping[str, str]) -> None:
@@ -56,6 +57,7 @@ class CoordinatorProcess:
             "claim_lease_seconds": "3600",
             **settings,
         }
+        self.database_url = settings.get("database_url", f"sqlite:///{directory / 'data' / 'datacoord.db'}")
         environment = {**kept, **{f"DATACOORD_{name.upper()}": value for name, value in ours.items()}}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(

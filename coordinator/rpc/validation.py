@@ -211,6 +211,8 @@ def _lane(
 ) -> LaneSave:
     number(lane.partition_id, "partition_id", limits.ALL_PARTITIONS_ID)
     binlogs = []
+    partition = "all" if lane.partition_id == limits.ALL_PARTITIONS_ID else lane.partition_id
+    usual = f"/{channel_id}/{partition}/{part.epoch}/{lane.timestamp_from}-{lane.timestamp_to}-"
     for kind, fields in (
         (BinlogKind.INSERT, lane.insert_logs),
         (BinlogKind.DELTA, lane.delta_logs),
@@ -226,41 +228,63 @@ def _lane(
                         log_id=binlog.log_id,
                     )
                 seen.add(binlog.log_id)
-                path = BinlogPath.parse(binlog.log_path)
-                # An object may end before its range does: whoever wrote it could not know how far the others would come.
-                ends_inside = binlog.timestamp_to <= path.timestamp_to <= lane.timestamp_to
-                end = path.timestamp_to if ends_inside else lane.timestamp_to
+                if binlog.log_path == f"{kind.value}{usual}{field.field_id}-{binlog.log_id}.parquet":
+                    end = lane.timestamp_to
+                else:
+                    end = _end_of(part, lane, channel_id, kind=kind, field_id=field.field_id, binlog=binlog)
                 binlogs.append(_binlog(binlog, kind, field.field_id, end))
-                expected = BinlogPath(
-                    kind=kind,
-                    # Nobody knows the number of an unknown channel; the rules will answer, but only a path of good shape.
-                    channel_id=path.channel_id if channel_id is None else channel_id,
-                    partition_id=lane.partition_id,
-                    epoch=part.epoch,
-                    timestamp_from=lane.timestamp_from,
-                    timestamp_to=end,
-                    field_id=field.field_id,
-                    log_id=binlog.log_id,
-                )
-                if path != expected:
-                    raise _wrong_path(binlog.log_path, expected, part.channel_name)
     return LaneSave(lane.partition_id, lane.timestamp_from, lane.timestamp_to, tuple(binlogs), lane.seal)
 
 
+def _end_of(
+    part: data_coord_pb2.ChannelBinlogs,
+    lane: data_coord_pb2.LaneBinlogs,
+    channel_id: int | None,
+    *,
+    kind: BinlogKind,
+    field_id: int,
+    binlog: common_pb2.Binlog,
+) -> int:
+    """Where the range of an object ends whose path is not the usual one."""
+    path = BinlogPath.parse(binlog.log_path)
+    # An object may end before its range does: whoever wrote it could not know how far the others would come.
+    ends_inside = binlog.timestamp_to <= path.timestamp_to <= lane.timestamp_to
+    expected = BinlogPath(
+        kind=kind,
+        # Nobody knows the number of an unknown channel; the rules will answer, but only a path of good shape.
+        channel_id=path.channel_id if channel_id is None else channel_id,
+        partition_id=lane.partition_id,
+        epoch=part.epoch,
+        timestamp_from=lane.timestamp_from,
+        timestamp_to=path.timestamp_to if ends_inside else lane.timestamp_to,
+        field_id=field_id,
+        log_id=binlog.log_id,
+    )
+    if path != expected:
+        raise _wrong_path(binlog.log_path, expected, part.channel_name)
+    return expected.timestamp_to
+
+
 def _binlog(binlog: common_pb2.Binlog, kind: BinlogKind, field_id: int, range_to: int) -> BinlogFacts:
-    number(binlog.log_id, "log_id", 1)
-    number(binlog.entries_num, "entries_num", 0, limits.BINLOG_ROWS_MAX)
-    number(binlog.log_size_bytes, "log_size_bytes", 0, limits.BINLOG_BYTES_MAX)
-    number(binlog.memory_size_bytes, "memory_size_bytes", 0, limits.BINLOG_BYTES_MAX)
+    log_id, rows, size_bytes, memory_bytes = (
+        binlog.log_id,
+        binlog.entries_num,
+        binlog.log_size_bytes,
+        binlog.memory_size_bytes,
+    )
+    number(log_id, "log_id", 1)
+    number(rows, "entries_num", 0, limits.BINLOG_ROWS_MAX)
+    number(size_bytes, "log_size_bytes", 0, limits.BINLOG_BYTES_MAX)
+    number(memory_bytes, "memory_size_bytes", 0, limits.BINLOG_BYTES_MAX)
     return BinlogFacts(
         kind=kind,
         field_id=field_id,
-        log_id=binlog.log_id,
-        rows=binlog.entries_num,
+        log_id=log_id,
+        rows=rows,
         ts_min=binlog.timestamp_from,
         ts_max=binlog.timestamp_to,
-        size_bytes=binlog.log_size_bytes,
-        memory_bytes=binlog.memory_size_bytes,
+        size_bytes=size_bytes,
+        memory_bytes=memory_bytes,
         range_to=range_to,
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, select, tuple_
+from sqlalchemy import select
 from sqlalchemy.engine import Connection
 
 from coordinator.core.model import (
@@ -20,15 +20,13 @@ from coordinator.core.model import (
     SegmentState,
 )
 from coordinator.core.segments import SegmentFacts, level_of
-from coordinator.store import channel_writes
+from coordinator.store import channel_reads, channel_writes
 from coordinator.store.answers import ChannelIdentity
 from coordinator.store.tables import (
     ACTIVE,
     channel_state,
     flush_targets,
-    lanes,
     partitions,
-    segments,
     vchannels,
 )
 from coordinator.store.transaction import Transaction, chunks
@@ -36,6 +34,12 @@ from datacoord.column_groups import ROW_FIELD_IDS
 from datacoord.limits import ALL_PARTITIONS_ID
 from datacoord.paths import BinlogKind
 from datacoord.positions import Position
+
+_MODES = {int(mode): mode for mode in ChannelMode}
+_CHANNEL_STATES = {int(state): state for state in ChannelState}
+_LEVELS = {int(level): level for level in SegmentLevel}
+_SEGMENT_STATES = {int(state): state for state in SegmentState}
+"""A look is cheaper than a call, on the hottest of paths."""
 
 
 @dataclass(slots=True)
@@ -144,16 +148,9 @@ class Channels:
     def load_ids(self, channel_ids: Iterable[int]) -> list[Channel]:
         """Reads and locks channels by number, in the order in which every transaction locks them."""
         missing = sorted({channel_id for channel_id in channel_ids if channel_id not in self._by_id})
-        loaded = []
-        for chunk in chunks(missing, self._chunk):
-            statement = (
-                select(channel_state, vchannels.c.name, vchannels.c.collection_id, vchannels.c.mode)
-                .join(vchannels, vchannels.c.channel_id == channel_state.c.channel_id)
-                .where(channel_state.c.channel_id.in_(chunk))
-                .order_by(channel_state.c.channel_id)
-                .with_for_update(key_share=True, of=channel_state)
-            )
-            loaded += [self._add(row) for row in self._connection.execute(statement)]
+        kind = self.transaction.kind
+        rows = channel_reads.CHANNELS.run(kind, self._connection, [(channel_id,) for channel_id in missing])
+        loaded = [self._add(row) for row in rows]
         self.transaction.learn_owners({channel.owner_id for channel in loaded})
         self._load_flushes([channel for channel in loaded if channel.flush_timestamp])
         return loaded
@@ -182,26 +179,13 @@ class Channels:
         # One may have been dropped between the two reads.
         return [c for channel_id in ids if (c := self._by_id[channel_id]).state is ChannelState.ACTIVE]
 
-    def _add(self, row: Row[Any]) -> Channel:
-        channel = Channel(
-            channel_id=row.channel_id,
-            name=row.name,
-            collection_id=row.collection_id,
-            mode=ChannelMode(row.mode),
-            state=ChannelState(row.state),
-            epoch=row.epoch,
-            owner_id=row.owner_id,
-            release_requested=bool(row.release_requested),
-            flush_timestamp=row.flush_timestamp,
-            checkpoint=Position(
-                row.checkpoint_timestamp,
-                bytes(row.checkpoint_msg_id),
-                row.checkpoint_msg_group,
-                row.checkpoint_event_time_ms,
-            ),
-            epoch_read=row.epoch,
-        )
-        self._by_name[channel.name] = self._by_id[channel.channel_id] = channel
+    def _add(self, row: Sequence[Any]) -> Channel:
+        channel_id, name, collection_id, mode, state, epoch, owner_id, release_requested, flush_timestamp, *at = row
+        timestamp, msg_id, msg_group, event_time_ms = at
+        checkpoint = Position(timestamp, msg_id, msg_group, event_time_ms)
+        facts = (_MODES[mode], _CHANNEL_STATES[state], epoch, owner_id, bool(release_requested), flush_timestamp)
+        channel = Channel(channel_id, name, collection_id, *facts, checkpoint, epoch)
+        self._by_name[name] = self._by_id[channel_id] = channel
         return channel
 
     def _load_flushes(self, flushing: list[Channel]) -> None:
@@ -224,10 +208,8 @@ class Channels:
 
     def load_growing(self, of: Iterable[Channel]) -> None:
         """Reads every lane of these channels that has a growing segment."""
-        for chunk in chunks(of, self._chunk):
-            ids = [channel.channel_id for channel in chunk]
-            growing = lanes.c.growing_segment_id.is_not(None)
-            self._read_lanes(lanes.c.channel_id.in_(ids) & growing)
+        keys = sorted((channel.channel_id,) for channel in of)
+        self._add_lanes(channel_reads.GROWING.run(self.transaction.kind, self._connection, keys))
 
     def load_lanes(self, wanted: Mapping[str, Collection[int]]) -> None:
         """Reads lanes of channels that are loaded."""
@@ -238,8 +220,7 @@ class Channels:
             for partition_id in partition_ids
             if partition_id not in channel.lanes
         ]
-        for chunk in chunks(pairs, self._chunk // 2):
-            self._read_lanes(tuple_(lanes.c.channel_id, lanes.c.partition_id).in_(chunk))
+        self._add_lanes(channel_reads.LANES.run(self.transaction.kind, self._connection, pairs))
         self._load_partitions({partition_id for _, partition_id in pairs})
         for channel_id, partition_id in pairs:
             channel = self._by_id[channel_id]
@@ -257,22 +238,17 @@ class Channels:
             for row in self._connection.execute(statement.where(partitions.c.partition_id.in_(chunk))):
                 self._partitions[row.partition_id] = (row.collection_id, row.state)
 
-    def _read_lanes(self, condition: ColumnElement[bool]) -> None:
-        statement = (
-            select(lanes, segments)
-            .join_from(lanes, segments, segments.c.segment_id == lanes.c.growing_segment_id, isouter=True)
-            .where(condition)
-        )
-        for row in self._connection.execute(statement):
-            channel_id, partition_id, progress, growing_id, *segment = row
-            channel = self._by_id[channel_id]
-            if partition_id in channel.lanes:
+    def _add_lanes(self, rows: Iterable[Sequence[Any]]) -> None:
+        for channel_id, partition_id, progress, *growing in rows:
+            held = self._by_id[channel_id].lanes
+            if partition_id in held:
                 continue
-            lane = Lane(partition_id, progress, dropped=False, exists=True, stored=True)
-            if growing_id is not None:
-                lane.growing = _segment(segment)
+            lane = held[partition_id] = Lane(partition_id, progress, dropped=False, exists=True, stored=True)
+            if growing[0] is not None:
+                segment_id, _, _, level, state, *rest = growing
+                where = (segment_id, channel_id, partition_id)
+                lane.growing = Segment(*where, _LEVELS[level], _SEGMENT_STATES[state], *rest, True)  # type: ignore[call-arg] # `rest` is as long as it is
                 self._segments.append(lane.growing)
-            channel.lanes[partition_id] = lane
 
     def get(self, name: str) -> Channel | None:
         """A channel that is loaded; None = there is none of this name."""
@@ -413,13 +389,6 @@ class Channels:
             segment.changed = False
         self._binlogs.clear()
         self._left.clear()
-
-
-def _segment(values: Sequence[Any]) -> Segment:
-    row = dict(zip(segments.c.keys(), values, strict=True))
-    row["level"] = SegmentLevel(row["level"])
-    row["state"] = SegmentState(row["state"])
-    return Segment(**row, stored=True)
 
 
 def read_identities(connection: Connection, names: Collection[str], chunk_size: int) -> dict[str, ChannelIdentity]:

@@ -5,8 +5,9 @@ PostgreSQL gets one statement for all rows, over one array per column (`unnest`)
 """
 
 import itertools
+import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import psycopg
@@ -15,8 +16,10 @@ from sqlalchemy import (
     ARRAY,
     BigInteger,
     BindParameter,
+    FromClause,
     Insert,
     LargeBinary,
+    Select,
     SmallInteger,
     Text,
     bindparam,
@@ -25,6 +28,7 @@ from sqlalchemy import (
     insert,
     literal_column,
     select,
+    text,
 )
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql import visitors
@@ -99,6 +103,49 @@ class DriverStatement:
             return connection.exec_driver_sql(sql, packed).rowcount
 
         return execute
+
+
+class DriverQuery:
+    """A select over many keys at once, whose rows come as the driver gives them."""
+
+    def __init__(self, columns: Mapping[str, TypeEngine[Any]], select_of: Callable[[FromClause], Select[Any]]) -> None:
+        """Prepares a query.
+
+        Args:
+            columns: of a key: whole numbers, by name.
+            select_of: makes the query, given a table of the keys with these columns.
+        """
+        self._columns = columns
+        self._select_of = select_of
+        self._prepared: dict[type[DatabaseKind], str] = {}
+
+    def run(self, kind: DatabaseKind, connection: Connection, keys: Sequence[Row]) -> list[Row]:
+        """The rows of these keys."""
+        if not keys:
+            return []
+        sql = self._prepared.get(type(kind))
+        if sql is None:
+            given = self._given_arrays() if kind.takes_arrays else self._given_json()
+            sql = self._prepared[type(kind)] = str(self._select_of(given).compile(dialect=kind.driver_dialect))
+        parameters: tuple[Any, ...] = (json.dumps(keys),)
+        if kind.takes_arrays:
+            values = zip(*keys, strict=True)
+            packers = [_PACKERS[type(found)] for found in self._columns.values()]
+            parameters = tuple(pack(column) for pack, column in zip(packers, values, strict=True))
+        result = connection.exec_driver_sql(sql, parameters)
+        rows = list(result.cursor.fetchall())
+        result.close()
+        return rows
+
+    def _given_arrays(self) -> FromClause:
+        arrays = [bindparam(name, type_=ARRAY(found)) for name, found in self._columns.items()]
+        rows_of = func.unnest(*arrays).table_valued(*(column(name, found) for name, found in self._columns.items()))
+        return rows_of.render_derived(name="given")
+
+    def _given_json(self) -> FromClause:
+        parts = [f"json_extract(value, '$[{place}]') AS {name}" for place, name in enumerate(self._columns)]
+        rows_of = text(f"SELECT {', '.join(parts)} FROM json_each(?1)")  # noqa: S608 - names of ours
+        return rows_of.columns(**self._columns).alias("given")
 
 
 def _replaced(statement: Any, places: dict[str, Any]) -> Any:
