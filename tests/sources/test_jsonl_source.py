@@ -156,6 +156,17 @@ async def test_a_bad_line_is_named_and_what_stands_before_it_is_read(tmp_path: P
     assert ids(await read_all(bounded(tmp_path))) == list(range(52))
 
 
+async def test_a_line_may_be_longer_than_a_block_but_not_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is no JSON Lines at all must not be read into memory whole."""
+    (tmp_path / "1.jsonl").write_text(line(1) + line(2, "x" * 5000) + line(3))
+    assert ids(await read_all(bounded(tmp_path))) == [1, 2, 3]
+    monkeypatch.setattr("datanode_client.sources.jsonl.LINE_BYTES_MAX", 4000)
+    with pytest.raises(SourceInvalidError, match=r"line 2 .* is longer than 4000 bytes"):
+        await read_all(bounded(tmp_path))
+
+
 async def test_operations_and_partitions_are_said_by_a_field(tmp_path: Path) -> None:
     """A delete that is taken for an upsert brings a dead row back."""
     (tmp_path / "1.jsonl").write_text(
