@@ -34,6 +34,7 @@ from coordinator.store.transaction import chunks
 from datacoord.paths import BinlogPath
 
 CHANNELS_PER_STATEMENT = 100
+BINLOGS_PER_GROUP = 100_000
 EVENTS_PER_STATEMENT = 5000
 _KINDS = {number: kind for kind, number in KIND_NUMBERS.items()}
 
@@ -108,7 +109,7 @@ def read_numbers(connection: Connection) -> ChannelNumbers:
 
 def read_channels(connection: Connection, channel_ids: Sequence[int]) -> Iterator[StoredChannel]:
     """Everything that is stored of these channels, one after the other."""
-    for chunk in chunks(channel_ids, CHANNELS_PER_STATEMENT):
+    for chunk in _groups(connection, channel_ids):
         statement = (
             select(
                 vchannels,
@@ -128,6 +129,26 @@ def read_channels(connection: Connection, channel_ids: Sequence[int]) -> Iterato
         parts = _Parts(connection, chunk, {row.collection_id for row in rows})
         for row in rows:
             yield parts.channel(row)
+
+
+def _groups(connection: Connection, channel_ids: Sequence[int]) -> Iterator[list[int]]:
+    """Channels in groups whose binlogs fit into memory together; a channel is never split."""
+    for chunk in chunks(channel_ids, CHANNELS_PER_STATEMENT):
+        statement = select(segments.c.channel_id, func.sum(segments.c.binlogs)).where(segments.c.channel_id.in_(chunk))
+        counts = {
+            channel_id: int(count)
+            for channel_id, count in connection.execute(statement.group_by(segments.c.channel_id))
+        }
+        group: list[int] = []
+        total = 0
+        for channel_id in chunk:
+            count = counts.get(channel_id, 0)
+            if group and total + count > BINLOGS_PER_GROUP:
+                yield group
+                group, total = [], 0
+            group.append(channel_id)
+            total += count
+        yield group
 
 
 class _Parts:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from coordinator.core.verify import Kind
+from coordinator.store import verify_reading
 from datacoord.paths import BinlogKind, BinlogPath
 
 from .stage import Copy
@@ -420,3 +421,13 @@ def test_what_accepted_calls_lead_to_has_no_finding(copy: Copy) -> None:
     assert report.findings == []
     assert report.checked["binlogs"] == report.checked["opened objects"] == 7
     assert report.checked["channels"] == 4
+
+
+def test_channels_are_read_in_groups_that_fit_into_memory(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten million rows of one collection must not be in memory at once; and none may fall between two groups."""
+    whole = copy.verify().checked
+    for most in (1, 3, 4):
+        monkeypatch.setattr(verify_reading, "BINLOGS_PER_GROUP", most)
+        report = copy.verify()
+        assert report.findings == []
+        assert report.checked == whole
