@@ -9,14 +9,13 @@ from coordinator.rpc.explanations import ExplanationsMixin
 from coordinator.rpc.garbage import Collector, GarbageControlMixin
 from coordinator.rpc.guard import Call
 from coordinator.rpc.moves import MovesMixin
-from coordinator.rpc.pending import Pending
 from coordinator.rpc.segment_control import SegmentControlMixin
 from coordinator.store import Store
 from datacoord.errors import InvalidFieldError
 from datacoord.v1 import admin_pb2
 
 
-class AdminServicer(ExplanationsMixin, GarbageControlMixin, MovesMixin, SegmentControlMixin, Pending):
+class AdminServicer(ExplanationsMixin, GarbageControlMixin, MovesMixin, SegmentControlMixin):
     """The servicer.
 
     Args:

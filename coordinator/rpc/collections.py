@@ -6,12 +6,11 @@ from coordinator.core.model import ChannelMode
 from coordinator.rpc import answers, validation
 from coordinator.rpc.definitions import check_change, check_definition
 from coordinator.rpc.guard import Call
-from coordinator.rpc.pending import Pending
 from coordinator.store import NewCollection, Store, TimestampKind
 from datacoord.v1 import collection_pb2
 
 
-class CollectionServicer(Pending):
+class CollectionServicer:
     """The servicer.
 
     Args:
