@@ -15,7 +15,8 @@ import grpc
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from datacoord.credentials import Access, Credentials
+from datacoord.access import Access
+from datacoord.credentials import Credentials
 from datacoord.errors import (
     BatchTooLargeError,
     CommitOutcomeUnknownError,
@@ -61,7 +62,7 @@ class CoordinatorClient:
         address: host:port.
         caller: what is calling, one of `datacoord.transport.CALLERS`.
         timeout_seconds: time of one call, repetitions included.
-        credentials: TLS and token; what they leave empty comes from the environment (`datacoord.credentials`).
+        credentials: TLS and token; what they leave empty comes from the environment (docs/security.md).
     """
 
     def __init__(

@@ -13,7 +13,7 @@ import grpc
 import structlog
 from google.protobuf.message import Message
 
-from datacoord.credentials import Access
+from datacoord.access import Access
 from datacoord.errors import ConfigInvalidError, CoordinatorUnreachableError
 from datacoord.v1 import collection_pb2_grpc, data_coord_pb2_grpc
 from datanode_client.calls import CallFailedError
@@ -33,7 +33,7 @@ class Connection:
 
     Raises:
         CoordinatorUnreachableError: this process was forked from one that had called already.
-        ConfigInvalidError: the credentials cannot be used; see `datacoord.credentials.Access`.
+        ConfigInvalidError: the credentials cannot be used; see `datacoord.access.Access`.
     """
 
     def __init__(self, config: BrokerConfig) -> None:

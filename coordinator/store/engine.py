@@ -70,21 +70,28 @@ def sort_error(kind: DatabaseKind, error: Exception, *, committing: bool) -> Sor
         sentence = (
             "the database failed while it committed: perhaps done; repeat the call unchanged until it is answered"
         )
-        return SortedError(CommitOutcomeUnknownError(f"{sentence} ({_short(error)})"))
+        return SortedError(CommitOutcomeUnknownError(f"{sentence} ({_code(error)})"))
     if isinstance(error, exc.IntegrityError | exc.DataError):
         # A guard in SQL stopped what core had allowed: a bug, and no repetition helps.
         return SortedError(InternalError("a constraint of the database refused the write; see the log"), whole=False)
     if isinstance(error, exc.DBAPIError):
-        unavailable = StoreUnavailableError(f"the database did not take the write; repeat the call ({_short(error)})")
+        unavailable = StoreUnavailableError(f"the database did not take the write; repeat the call ({_code(error)})")
         return SortedError(unavailable, transient=kind.is_transient(error))
     if isinstance(error, exc.SQLAlchemyError | OSError):
-        return SortedError(StoreUnavailableError(f"the database cannot be reached; repeat the call ({_short(error)})"))
+        return SortedError(StoreUnavailableError(f"the database cannot be reached; repeat the call ({_code(error)})"))
     return SortedError(InternalError(f"a write failed with {type(error).__name__}; see the log"), whole=False)
 
 
 def _short(error: Exception) -> str:
     origin = error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error
     return " ".join(str(origin).split())[:200] or type(origin).__name__
+
+
+def _code(error: Exception) -> str:
+    """What callers learn of an error of the database: its code. Its text, which goes to the log, may hold SQL, values and hosts."""
+    origin = error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error
+    code = getattr(origin, "sqlstate", None) or getattr(origin, "sqlite_errorname", None) or type(origin).__name__
+    return f"{code}; the log of the coordinator says more"
 
 
 class AgainError(Exception):
@@ -247,8 +254,7 @@ class Database:
                 return work(connection)
         except (exc.SQLAlchemyError, OSError) as error:
             log.warning("read_failed", error=_short(error))
-            message = f"the database did not answer; repeat the call ({_short(error)})"
-            raise StoreUnavailableError(message) from error
+            raise StoreUnavailableError(f"the database did not answer; repeat the call ({_code(error)})") from error
 
     async def close(self) -> None:
         """Closes all connections; transactions in progress end first."""

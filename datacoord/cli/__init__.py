@@ -32,4 +32,5 @@ main.add_lazy("restore", "datacoord.cli.restore:restore", "Make a database safe 
 main.add_lazy("rebuild", "datacoord.cli.rebuild:rebuild", "Rebuild the rows of a lost database from the objects.")
 main.add_lazy("gc", "datacoord.cli.gc:gc", "Control the garbage collector: status, pause, resume, run, dry-run.")
 main.add_lazy("demo", "datacoord.cli.demo:demo", "Land real input exactly once, with kills, and prove it.")
+main.add_lazy("token", "datacoord.cli.token:token", "Make tokens that let callers in.")
 main.add_lazy("version", "datacoord.cli.version:version", "Show versions.")

@@ -1,5 +1,6 @@
 """`datacoord land`: runs a datanode job over one source until everything is landed, or until it is told to stop."""
 
+import os
 import signal
 import sys
 import threading
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from datacoord.cli.connection import address_options
+from datacoord.credentials import PLAINTEXT_VARIABLE, VARIABLES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -191,6 +193,10 @@ def _session(landing: Landing) -> Iterator[Any]:
         if not separator or not key:
             raise ConfigInvalidError(f"--conf is {text!r}, but must be KEY=VALUE", setting="conf")
         config[key] = value
+    # Executors find a token and authorities where the driver found them: at the same paths. A token itself is not sent around.
+    for variable in (*VARIABLES.values(), PLAINTEXT_VARIABLE):
+        if os.environ.get(variable):
+            config.setdefault(f"spark.executorEnv.{variable}", os.environ[variable])
     name = f"datacoord-{landing.job_name}"
     if landing.spark_master == "local":
         spark = local_session(name, cores=landing.datanodes, config=config)

@@ -192,6 +192,7 @@ def test_a_start_with_files_that_cannot_work_fails_with_a_sentence(tmp_path: Pat
     ):
         with pytest.raises(ConfigInvalidError, match=sentence):
             CoordinatorThread(tmp_path / "data", **{**settings, **change})
-    for wrong in ({"tls_cert_file": "c"}, {"tls_key_file": "k"}, {"tls_client_ca_file": "a"}):
+    wrongs: list[dict[str, Any]] = [{"tls_cert_file": "c"}, {"tls_key_file": "k"}, {"tls_client_ca_file": "a"}]
+    for wrong in wrongs:
         with pytest.raises(ConfigInvalidError):
             Settings(**wrong)

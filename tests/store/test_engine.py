@@ -165,7 +165,7 @@ async def test_a_lock_that_is_not_given_back_is_an_error_that_says_so(sqlite_wor
     channel = world.channels[0]
     epoch = await world.epoch(channel)
     lock = Lock(world)
-    with pytest.raises(StoreUnavailableError, match="locked"):
+    with pytest.raises(StoreUnavailableError, match="SQLITE_BUSY"):
         await world.move(channel, 5, epoch=epoch)
     lock.release()
 

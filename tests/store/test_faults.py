@@ -252,6 +252,7 @@ def _sqlite_error(code: int, message: str) -> Callable[[], Exception]:
     def make() -> Exception:
         error = sqlite3.OperationalError(message)
         error.sqlite_errorcode = code
+        error.sqlite_errorname = "SQLITE_FULL" if code == sqlite3.SQLITE_FULL else "SQLITE_BUSY"
         return error
 
     return make
@@ -263,10 +264,10 @@ async def test_a_full_disk_is_certainly_not_done_before_commit_and_unknown_at_co
     epoch = await world.epoch(channel)
     world.faults.error = _sqlite_error(sqlite3.SQLITE_FULL, "database or disk is full")
     world.faults.fail_statement = 1
-    with pytest.raises(StoreUnavailableError, match="full"):
+    with pytest.raises(StoreUnavailableError, match="SQLITE_FULL"):
         await world.move(channel, 5, epoch=epoch)
     world.faults.fail_commit = True
-    with pytest.raises(CommitOutcomeUnknownError, match="full"):
+    with pytest.raises(CommitOutcomeUnknownError, match="SQLITE_FULL"):
         await world.move(channel, 5, epoch=epoch)
 
     assert outcome_of(await world.move(channel, 5, epoch=epoch)) == "APPLIED"
