@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from benchmarks.harness.command import Options, main
 from benchmarks.harness.report import Bar, Report
 from coordinator.store import DataNodeRow, DataNodeState
-from coordinator.web.lag import show_lag
+from coordinator.web.lag import lag_figures, show_lag
 from coordinator.web.metrics import Metrics
 from datacoord.v1 import data_coord_pb2
 
@@ -21,8 +21,8 @@ DATANODES = 50
 NOW_MS = 1_700_000_000_000.0
 
 METHOD = (
-    "Reports of 50 datanodes with 100,000 channels become metrics and are rendered for a scrape, in one process. Other side: lag and age "
-    "of every channel as series of their own."
+    "Reports of 50 datanodes with 100,000 channels become metrics and are rendered for a scrape, in one process. Other side: "
+    "lag and age of every channel as series of their own."
 )
 
 
@@ -83,7 +83,7 @@ def reports(channels: int) -> list[DataNodeRow]:
 def ours(nodes: list[DataNodeRow]) -> bytes:
     """What the coordinator does."""
     metrics = Metrics()
-    show_lag(metrics, nodes, NOW_MS)
+    show_lag(metrics, lag_figures(nodes, NOW_MS))
     return generate_latest(metrics.registry)
 
 

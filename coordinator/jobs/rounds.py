@@ -1,10 +1,11 @@
 """One round of each job. The store decides and writes; a round reports what it did and whom that concerns."""
 
+import asyncio
 import time
 from collections.abc import Callable
 
 from coordinator.store import DataNodeRow, Store
-from coordinator.web.lag import show_lag
+from coordinator.web.lag import lag_figures, show_lag
 from coordinator.web.metrics import CHANNEL_STATES, SESSION_STATES, Metrics
 from coordinator.web.reported import ReportedMetrics
 
@@ -66,7 +67,8 @@ class AssignmentRounds:
         for state, count in channels.items():
             self._metrics.channels.labels(state).set(count)
         self._reported.show(living)
-        show_lag(self._metrics, living, time.time() * 1000)
+        # Not on the loop: a hundred thousand channels take a while.
+        show_lag(self._metrics, await asyncio.to_thread(lag_figures, living, time.time() * 1000))
         if not (done.assigned or done.asked_to_release):
             return {}
         return {

@@ -8,7 +8,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.store import DataNodeRow, DataNodeState
-from coordinator.web.lag import WORST_CHANNELS, show_lag
+from coordinator.web.lag import WORST_CHANNELS, lag_figures, show_lag
 from coordinator.web.metrics import EVENT_AGE_BUCKETS_SECONDS, LAG_BUCKETS, Metrics
 from datacoord.v1 import data_coord_pb2
 
@@ -49,7 +49,7 @@ def test_the_worst_are_named_and_all_are_counted(lags: list[int]) -> None:
     """A channel that is far behind must be seen, whatever thousands of others do."""
     metrics = Metrics()
     messages = [said(f"c{number}", lag, 0) for number, lag in enumerate(lags)]
-    show_lag(metrics, [node(messages[::2], 1), node(messages[1::2], 2)], NOW_MS)
+    show_lag(metrics, lag_figures([node(messages[::2], 1), node(messages[1::2], 2)], NOW_MS))
     named = samples(metrics, "datacoord_channel_lag")
     assert sorted(named.values(), reverse=True) == [float(lag) for lag in sorted(lags, reverse=True)[:WORST_CHANNELS]]
     by_lag = samples(metrics, "datacoord_channels_by_lag")
@@ -60,7 +60,7 @@ def test_a_hundred_thousand_channels_are_few_series() -> None:
     """A series per channel kills a Prometheus: the bound must not depend on the number of channels."""
     metrics = Metrics()
     messages = [said(f"c{number}", number, number) for number in range(100_000)]
-    show_lag(metrics, [node(messages)], NOW_MS)
+    show_lag(metrics, lag_figures([node(messages)], NOW_MS))
     names = ("channel_lag", "channels_by_lag", "channel_event_age_seconds", "channels_by_event_age")
     series = sum(len(samples(metrics, f"datacoord_{name}")) for name in names)
     assert series == 2 * WORST_CHANNELS + len(LAG_BUCKETS) + len(EVENT_AGE_BUCKETS_SECONDS)
@@ -70,7 +70,7 @@ def test_what_has_read_everything_is_not_late_however_old_its_last_event_is() ->
     """An alarm for a quiet source at night teaches people to look away."""
     metrics = Metrics()
     quiet = [said("finished", None, 9999, finished=True), said("caught_up", 0, 9999), said("late", 5, 77)]
-    show_lag(metrics, [node(quiet)], NOW_MS)
+    show_lag(metrics, lag_figures([node(quiet)], NOW_MS))
     ages = samples(metrics, "datacoord_channel_event_age_seconds")
     assert ages == {"finished": 0.0, "caught_up": 0.0, "late": 77.0}
 
@@ -78,7 +78,7 @@ def test_what_has_read_everything_is_not_late_however_old_its_last_event_is() ->
 def test_a_replica_that_lost_the_job_shows_no_lag_any_more() -> None:
     """Two replicas that both show a channel, one of them as it was an hour ago, tell nobody anything."""
     metrics = Metrics()
-    show_lag(metrics, [node([said("c", 5, 5)])], NOW_MS)
-    show_lag(metrics, [], NOW_MS)
+    show_lag(metrics, lag_figures([node([said("c", 5, 5)])], NOW_MS))
+    show_lag(metrics, lag_figures([], NOW_MS))
     assert samples(metrics, "datacoord_channel_lag") == {}
     assert set(itertools.chain(samples(metrics, "datacoord_channels_by_lag").values())) == {0.0}
