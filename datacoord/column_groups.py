@@ -28,6 +28,9 @@ ROW_FIELD_IDS: Final = frozenset({SHARED_FIELD_ID, TIMESTAMP_FIELD_ID})
 STORAGE_VERSION_PROPERTY: Final = "storage_version"
 """Property of a collection: `1` = an object per column, `2` = column groups (the default)."""
 
+BLOOM_FILTER_PROPERTY: Final = "key_bloom_filter"
+"""Property of a collection: `false` = objects have no bloom filters of their keys (the default is `true`)."""
+
 GROUP_METADATA: Final = b"datacoord.group"
 """Metadata of a column: `own` or `shared`, where its type says otherwise."""
 
@@ -63,6 +66,20 @@ def storage_version(properties: Mapping[str, str]) -> int:
             field="properties",
         )
     return int(version)
+
+
+def key_bloom_filter(properties: Mapping[str, str]) -> bool:
+    """What a collection's properties say, yes if nothing.
+
+    Raises:
+        InvalidFieldError: neither true nor false.
+    """
+    said = properties.get(BLOOM_FILTER_PROPERTY, "true")
+    if said not in {"true", "false"}:
+        raise InvalidFieldError(
+            f"property {BLOOM_FILTER_PROPERTY} is {said[:80]!r}, but must be true or false", field="properties"
+        )
+    return said == "true"
 
 
 def column_groups(columns: pa.Schema, primary_key: Collection[str], version: int) -> tuple[ColumnGroup, ...]:

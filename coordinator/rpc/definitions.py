@@ -9,7 +9,7 @@ from coordinator.core.save import check_distinct
 from coordinator.rpc import validation
 from coordinator.store import CollectionChange
 from datacoord import limits
-from datacoord.column_groups import storage_version
+from datacoord.column_groups import key_bloom_filter, storage_version
 from datacoord.errors import InvalidFieldError
 from datacoord.v1 import collection_pb2, common_pb2
 
@@ -153,6 +153,7 @@ def check_properties(properties: Mapping[str, str], field: str) -> None:
     """
     validation.count(properties, field, limits.PROPERTIES_MAX)
     storage_version(properties)
+    key_bloom_filter(properties)
     for key, value in properties.items():
         for text in (key, value):
             if len(text.encode()) > limits.PROPERTY_BYTES_MAX or "\0" in text:

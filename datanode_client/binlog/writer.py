@@ -8,7 +8,14 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datacoord.column_groups import ROW_FIELD_IDS, SHARED_FIELD_ID, ColumnGroup, column_groups, storage_version
+from datacoord.column_groups import (
+    ROW_FIELD_IDS,
+    SHARED_FIELD_ID,
+    ColumnGroup,
+    column_groups,
+    key_bloom_filter,
+    storage_version,
+)
 from datacoord.key_statistics import has_bloom_filter
 from datacoord.limits import TIMESTAMP_MAX
 from datacoord.manifest import entries_of, write_manifest
@@ -96,7 +103,7 @@ class BinlogWriter:
         self._compression_level = compression_level
         self._manifest_follows = manifest_follows
         self._collection = encoded(describe_collection(info, channel_mode))
-        self._primary_key = schema.primary_key
+        self._filtered_keys = schema.primary_key if key_bloom_filter(info.properties) else ()
         groups = column_groups(schema.columns, schema.primary_key, version or storage_version(info.properties))
         self._groups: Mapping[BinlogKind, tuple[ColumnGroup, ...]] = {
             BinlogKind.INSERT: groups,
@@ -201,7 +208,7 @@ class BinlogWriter:
     def _bloom_filters(self, columns: Sequence[pa.ChunkedArray], schema: pa.Schema) -> dict[str, dict[str, Any]] | None:
         """Of the key's columns, where readers can look into them: which objects a key is certainly not in."""
         keys = [
-            name for name in self._primary_key if name in schema.names and has_bloom_filter(schema.field(name).type)
+            name for name in self._filtered_keys if name in schema.names and has_bloom_filter(schema.field(name).type)
         ]
         if not keys or not len(columns[0]):
             return None

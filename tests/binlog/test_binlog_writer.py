@@ -141,6 +141,25 @@ def test_two_graphs_never_mean_the_same_object(tmp_path: Path) -> None:
     assert len(paths) == 4
 
 
+@pytest.mark.parametrize("wanted", ["true", "false"])
+def test_key_columns_have_bloom_filters_unless_the_collection_says_no(tmp_path: Path, wanted: str) -> None:
+    """They take about a byte per key: who never looks up a key need not pay it."""
+    info = data_coord_pb2.ChannelRecoveryInfo()
+    info.CopyFrom(INFO)
+    info.properties["key_bloom_filter"] = wanted
+    lane = RangeRows(11, 5, 30, upserts(6))
+    BinlogWriter(info, SCHEMA, lambda: ObjectStore.from_uri(str(tmp_path)), "zstd").write(lane)
+
+    for kind in (BinlogKind.INSERT, BinlogKind.DELTA):
+        columns = pq.read_metadata(tmp_path / lane.written[kind, 0].log_path).row_group(0)
+        found = [
+            columns.column(index).path_in_schema
+            for index in range(columns.num_columns)
+            if columns.column(index).bloom_filter_offset is not None
+        ]
+        assert found == (["key"] if wanted == "true" else [])
+
+
 def test_nulls_that_readers_may_state_wider_are_checked_where_they_matter(tmp_path: Path) -> None:
     """A null in a column that the collection declares without nulls would be read as garbage."""
     lane = RangeRows(11, 5, 30, upserts(6))

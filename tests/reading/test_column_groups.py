@@ -261,6 +261,8 @@ def test_a_storage_version_that_is_none_is_refused() -> None:
     assert (storage_version({}), storage_version({"storage_version": "1"})) == (2, 1)
     with pytest.raises(InvalidFieldError, match="must be 1"):
         storage_version({"storage_version": "3"})
+    with pytest.raises(InvalidFieldError, match="true or false"):
+        check_properties({"key_bloom_filter": "no"}, "properties")
     with pytest.raises(InvalidFieldError, match="must be 1"):
         check_properties({"storage_version": "v2"}, "properties")
 
