@@ -162,3 +162,22 @@ async def test_a_service_under_load_has_no_fault_at_any_moment(empty_stage: Stag
     report = stage.verify(deep=True)
     assert report.faults == 0, report.findings
     assert kinds(report.findings) <= {Kind.ORPHAN}
+
+
+async def test_what_garbage_collection_leaves_of_a_dropped_collection_is_no_fault(stage: Stage) -> None:
+    """Rows, lanes and objects of tombstones go; the history still tells of them."""
+    await stage.world.store.drop_collection("managed", caller=CALLER)
+    report = stage.verify()
+    assert report.faults == 0, report.findings
+    assert report.checked["binlogs"] == 7
+
+    of_channel = "(SELECT channel_id FROM channel_state WHERE state = 2)"
+    of_segment = f"(SELECT segment_id FROM segments WHERE channel_id IN {of_channel})"
+    stage.execute(f"DELETE FROM binlogs WHERE segment_id IN {of_segment}")
+    assert kinds(stage.verify().findings) == {Kind.ORPHAN}
+    stage.execute(f"DELETE FROM lanes WHERE channel_id IN {of_channel}")
+    stage.execute(f"DELETE FROM segments WHERE channel_id IN {of_channel}")
+    for file in stage.files():
+        file.unlink()
+
+    assert stage.verify().findings == []
