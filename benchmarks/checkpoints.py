@@ -32,7 +32,7 @@ async def measure(options: Options) -> Report:
         etcd_bodies=Load.etcd_checkpoints,
         callers=CALLERS,
         per_call=PER_CALL,
-        calls_per_caller=options.scaled(CALLS_PER_CALLER),
+        calls_per_caller=options.calls(CALLS_PER_CALLER),
         channels=options.scaled(CHANNELS, CALLERS * PER_CALL),
     )
     items = shape.calls_per_caller * CALLERS * PER_CALL

@@ -26,7 +26,7 @@ async def measure(options: Options) -> Report:
         etcd_bodies=Load.etcd_single_puts,
         callers=1,
         per_call=1,
-        calls_per_caller=options.scaled(CALLS),
+        calls_per_caller=options.calls(CALLS),
         channels=CHANNELS,
     )
     async with field_of(shape, processes=(1,)) as field:

@@ -32,7 +32,7 @@ async def measure(options: Options) -> Report:
         etcd_bodies=Load.etcd_saves,
         callers=CALLERS,
         per_call=PER_CALL,
-        calls_per_caller=options.scaled(CALLS_PER_CALLER),
+        calls_per_caller=options.calls(CALLS_PER_CALLER),
         channels=options.scaled(CHANNELS, CALLERS * PER_CALL),
     )
     async with field_of(shape) as field:

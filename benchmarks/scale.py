@@ -49,7 +49,7 @@ def _side(
 async def measure(options: Options) -> Report:
     """Runs all sizes in turns, on both databases."""
     sizes = [options.scaled(size) for size in (SMALL, LARGE, *([HUGE] if options.long else []))]
-    calls, channels = options.scaled(CALLS_PER_CALLER), options.scaled(CHANNELS, CALLERS * PER_CALL)
+    calls, channels = options.calls(CALLS_PER_CALLER), options.scaled(CHANNELS, CALLERS * PER_CALL)
     sides: list[Side] = []
     async with contextlib.AsyncExitStack() as stack:
         directory: Path = stack.enter_context(scratch())

@@ -55,8 +55,8 @@ def binlogs_and_segments(url: str, lanes: Sequence[Lane], *, segment_count: int,
         first = int(connection.execute(select(epochs.c.value).where(counter)).scalar_one()) + 1
         connection.execute(update(epochs).where(counter).values(value=epochs.c.value + segment_count))
         per_segment = max(1, binlog_count // segment_count)
-        for rows in _chunks(segments_of(first, segment_count, lanes, per_segment=per_segment)):
-            connection.execute(insert(segments), rows)
+        for sealed_rows in _chunks(segments_of(first, segment_count, lanes, per_segment=per_segment)):
+            connection.execute(insert(segments), sealed_rows)
         for rows in _chunks(binlogs_of(first, binlog_count, lanes[0].epoch)):
             connection.execute(insert(binlogs), rows)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -56,6 +57,12 @@ class RawClient:
         seconds = time.perf_counter() - started
         used = cpu_seconds(self._pids) - cpu_before
         return Sample(len(replies) * items_per_call, seconds, latencies_ms, used), replies
+
+    async def call(self, body: bytes, timeout_seconds: float) -> bytes:
+        """One call, over one of the connections at random."""
+        call = random.choice(self._calls)
+        reply: bytes = await call(body, timeout=timeout_seconds, metadata=self._metadata)
+        return reply
 
     async def close(self) -> None:
         """Closes the connections."""

@@ -150,6 +150,10 @@ class Load:
         """Calls of SaveBinlogPaths, by caller: per lane the next range, three objects, and the checkpoint at its end."""
         return [[self._saves(lanes) for lanes in calls] for calls in self._calls(calls_per_caller)]
 
+    def saves_of(self, caller: int, calls: int) -> list[bytes]:
+        """Calls of one caller. Each of its lanes must be saved in this order, none left out."""
+        return [self._saves(self._take(caller)) for _ in range(calls)]
+
     def _saves(self, lanes: Sequence[Lane]) -> bytes:
         parts = []
         for lane in lanes:
