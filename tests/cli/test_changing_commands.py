@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import structlog
 from click.testing import CliRunner, Result
 from server.running_coordinator import CoordinatorThread, claim, definition, running, save_part
 
@@ -39,7 +40,9 @@ class Shell:
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """A coordinator for all tests of this module; each has names of its own."""
-    with running(tmp_path_factory.mktemp("changing") / "data") as thread:
+    directory = tmp_path_factory.mktemp("changing") / "data"
+    # It runs in this process, and what it logs would stand among what the commands print.
+    with running(directory) as thread, structlog.testing.capture_logs():
         made = Shell(thread)
         yield made
         made.client.close()
