@@ -9,7 +9,7 @@ import sys
 from typing import Final, TextIO
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor
 
 FRAMES_MAX: Final = 30
 """Frames of a traceback in a JSON line; the innermost and outermost are kept."""
@@ -34,7 +34,10 @@ def configure(level: str, form: str, stream: TextIO | None = None) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     final: list[Processor] = (
-        [structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)]
+        [
+            _printable,
+            structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback),
+        ]
         if console
         else [
             structlog.processors.ExceptionRenderer(
@@ -49,6 +52,14 @@ def configure(level: str, form: str, stream: TextIO | None = None) -> None:
         logger_factory=structlog.WriteLoggerFactory(file=stream),
         cache_logger_on_first_use=False,
     )
+
+
+def _printable(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Escapes what ends a line, repaints a terminal or turns writing around: callers name things. JSON does so by itself."""
+    for key, value in event.items():
+        if isinstance(value, str) and not value.isprintable():
+            event[key] = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)
+    return event
 
 
 def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
