@@ -18,6 +18,7 @@ from coordinator.store import (
     TimestampKind,
 )
 from datacoord.errors import (
+    ChannelNotFoundError,
     CommitOutcomeUnknownError,
     DatacoordError,
     InternalError,
@@ -120,6 +121,8 @@ class Chaos:
     async def some(self, name: str) -> list[RecoveryInfo]:
         """What some store says of some channels, in any order."""
         infos = list((await self.store.recovery_info(collection_name=name)).items)
+        if not infos:
+            raise ChannelNotFoundError(f"every channel of {name} is dropped")
         return self.rng.sample(infos, self.rng.randint(1, len(infos)))
 
     async def save(self, name: str) -> None:
