@@ -1,7 +1,7 @@
 """Translation of the store's answers into the contract. Nothing is decided here."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -190,14 +190,15 @@ def collection(row: Collection) -> collection_pb2.CollectionInfo:
     )
 
 
-def binlog_list(row: ChannelBinlogList) -> collection_pb2.ChannelBinlogList:
-    """The binlogs of one channel."""
-    return collection_pb2.ChannelBinlogList(
+def binlog_lists(row: ChannelBinlogList, step: int) -> Iterator[collection_pb2.ChannelBinlogList]:
+    """The binlogs of one channel, in parts of so many that make the whole when merged in this order."""
+    yield collection_pb2.ChannelBinlogList(
         channel_name=row.channel_name,
         checkpoint=row.checkpoint.to_proto(row.channel_name),
-        binlogs=[_binlog(binlog) for binlog in row.binlogs],
         lanes=lane_progress(row.lanes),
     )
+    for start in range(0, len(row.binlogs), step):
+        yield collection_pb2.ChannelBinlogList(binlogs=[_binlog(found) for found in row.binlogs[start : start + step]])
 
 
 def _binlog(row: RegisteredBinlog) -> collection_pb2.RegisteredBinlog:

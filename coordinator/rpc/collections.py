@@ -1,12 +1,13 @@
 """CollectionService: what readers and people who create tables call."""
 
+import asyncio
 from collections.abc import Callable
 
 from coordinator.core.model import ChannelMode
 from coordinator.rpc import answers, validation
 from coordinator.rpc.definitions import check_change, check_definition
 from coordinator.rpc.guard import Call
-from coordinator.store import NewCollection, Store, TimestampKind
+from coordinator.store import NewCollection, Store, TimestampKind, reads
 from datacoord.v1 import collection_pb2
 
 
@@ -85,9 +86,13 @@ class CollectionServicer:
             page_size=validation.page_size(request.page_size),
             page_token=validation.page_token(request.page_token),
         )
-        return collection_pb2.ListBinlogsResponse(
-            channels=[answers.binlog_list(row) for row in page.items], next_page_token=page.next_page_token
-        )
+        response = collection_pb2.ListBinlogsResponse(next_page_token=page.next_page_token)
+        for row in page.items:
+            listed = response.channels.add()
+            for step in answers.binlog_lists(row, reads.BINLOGS_PER_STEP):
+                listed.MergeFrom(step)
+                await asyncio.sleep(0)  # a page may hold very many, and others wait
+        return response
 
     async def AlterCollection(  # noqa: N802
         self, request: collection_pb2.AlterCollectionRequest, call: Call

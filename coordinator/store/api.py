@@ -143,7 +143,9 @@ class Store(Operations):
         Raises:
             ConfigInvalidError: what the store set for itself is not what counts; see `durability.weak_settings`.
         """
-        call = AloneCall("Durability", "", lambda transaction, _: durability.read(transaction.connection, transaction.kind))
+        call = AloneCall(
+            "Durability", "", lambda transaction, _: durability.read(transaction.connection, transaction.kind)
+        )
         return durability.weak_settings(await self._queue.submit(call, None))
 
     def on_desired_change(self, listener: Callable[[frozenset[int]], None]) -> None:
@@ -365,7 +367,7 @@ class Store(Operations):
             ChannelNotFoundError: a channel named is not of this collection.
             InvalidFieldError: a page token that this list did not give.
         """
-        return await self._database.read(
+        return await self._database.read_in_steps(
             lambda connection: reads.read_binlogs(
                 connection,
                 self._database.kind,

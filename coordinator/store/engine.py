@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -26,6 +26,8 @@ log = structlog.get_logger()
 
 _BEGIN_RETRY_SECONDS = 0.005
 _BEGIN_RETRY_SECONDS_MAX = 0.05
+_LONG_READS_MAX = 2
+"""Reads in steps at once; fewer than there are connections for reading."""
 
 
 class Faults:
@@ -94,6 +96,20 @@ def _code(error: Exception) -> str:
     return f"{code}; the log of the coordinator says more"
 
 
+def _unanswered(error: Exception) -> StoreUnavailableError:
+    log.warning("read_failed", error=_short(error))
+    return StoreUnavailableError(f"the database did not answer; repeat the call ({_short(error)})")
+
+
+def _finish(steps: Generator[None, None, T]) -> T:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as finished:
+            result: T = finished.value
+            return result
+
+
 class AgainError(Exception):
     """What a transaction does must be done another way: nothing of it is kept, and its work asks for another one."""
 
@@ -121,6 +137,7 @@ class Database:
         self._reader = self.kind.reader(busy_timeout_ms)
         self._write_thread = ThreadPoolExecutor(1, thread_name_prefix="store-commit")
         self._read_threads = ThreadPoolExecutor(4, thread_name_prefix="store-read")
+        self._long_reads = asyncio.Semaphore(_LONG_READS_MAX)
         if faults is not None:
             event.listen(self._writer, "before_cursor_execute", self._fault_of_statement)
 
@@ -255,6 +272,33 @@ class Database:
         except (exc.SQLAlchemyError, OSError) as error:
             log.warning("read_failed", error=_short(error))
             raise StoreUnavailableError(f"the database did not answer; repeat the call ({_code(error)})") from error
+
+    async def read_in_steps(self, work: Callable[[Connection], Generator[None, None, T]]) -> T:
+        """Runs a long transaction that reads from one snapshot.
+
+        Args:
+            work: its statements. Where they run on the event loop, everything else gets a turn whenever it yields.
+
+        Raises:
+            StoreUnavailableError: the database did not answer.
+            DatacoordError: what `work` raises.
+        """
+        if not self.kind.runs_on_loop:
+            return await self.read(lambda connection: _finish(work(connection)))
+        # Others read in between, and must find a connection that is free.
+        async with self._long_reads:
+            try:
+                with self._reader.connect() as connection, connection.begin():
+                    steps = work(connection)
+                    while True:
+                        try:
+                            next(steps)
+                        except StopIteration as finished:
+                            result: T = finished.value
+                            return result
+                        await asyncio.sleep(0)
+            except (exc.SQLAlchemyError, OSError) as error:
+                raise _unanswered(error) from error
 
     async def close(self) -> None:
         """Closes all connections; transactions in progress end first."""

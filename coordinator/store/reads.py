@@ -1,6 +1,6 @@
 """Lists for readers and operators, each page from one snapshot."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Row, func, select
@@ -31,6 +31,8 @@ from datacoord.paths import BinlogKind, BinlogPath
 from datacoord.v1 import data_coord_pb2
 
 _KINDS = {number: kind for kind, number in KIND_NUMBERS.items()}
+BINLOGS_PER_STEP = 1000
+"""Objects that a list reads before others get a turn: some milliseconds."""
 _LIVE = segments.c.state != int(SegmentState.DROPPED)
 
 
@@ -45,8 +47,12 @@ def read_binlogs(
     channel_names: Sequence[str],
     page_size: int,
     page_token: str,
-) -> Page[ChannelBinlogList]:
-    """The objects readers see, by channel index; a page ends with the channel that reaches its size."""
+) -> Generator[None, None, Page[ChannelBinlogList]]:
+    """The objects readers see, by channel index; a page ends with the channel that reaches its size, however many that one has.
+
+    Yields:
+        every so many objects: a page may have very many, and others wait.
+    """
     size = paging.size_of(page_size)
     (collection_id,) = collection_ids(connection, [collection_name])
     (after,) = paging.read_token("binlogs", page_token, [-1])
@@ -70,7 +76,7 @@ def read_binlogs(
             break
         taken.append(row)
         total += max(1, counts.get(row.channel_id, 0))
-    lists = _binlog_lists(connection, kind, taken)
+    lists = yield from _binlog_lists(connection, kind, taken)
     more = len(taken) < len(rows)
     return Page(tuple(lists), paging.make_token("binlogs", [taken[-1].channel_index]) if more else "")
 
@@ -95,7 +101,9 @@ def _count_binlogs(connection: Connection, kind: DatabaseKind, channel_ids: Sequ
     return counts
 
 
-def _binlog_lists(connection: Connection, kind: DatabaseKind, rows: Sequence[Row[Any]]) -> list[ChannelBinlogList]:
+def _binlog_lists(
+    connection: Connection, kind: DatabaseKind, rows: Sequence[Row[Any]]
+) -> Generator[None, None, list[ChannelBinlogList]]:
     ids = [row.channel_id for row in rows]
     found: dict[int, list[RegisteredBinlog]] = {channel_id: [] for channel_id in ids}
     for chunk in chunks(ids, kind.rows_per_statement):
@@ -105,8 +113,10 @@ def _binlog_lists(connection: Connection, kind: DatabaseKind, rows: Sequence[Row
             .where(segments.c.channel_id.in_(chunk), _LIVE)
             .order_by(segments.c.channel_id, binlogs.c.range_to, binlogs.c.binlog_id)
         )
-        for row in connection.execute(statement):
-            found[row.channel_id].append(_registered(row))
+        for part in connection.execute(statement).partitions(BINLOGS_PER_STEP):
+            for row in part:
+                found[row.channel_id].append(_registered(row))
+            yield
     progress = read_lanes(connection, kind, ids)
     return [
         ChannelBinlogList(row.name, position_of(row), progress.get(row.channel_id, ()), tuple(found[row.channel_id]))

@@ -1,5 +1,6 @@
 """Collections, lists, pages and the history."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -14,6 +15,7 @@ from coordinator.store import (
     Page,
     TimestampKind,
     paging,
+    reads,
 )
 from coordinator.store.collections import PAGE_CHANNELS_MAX
 from datacoord.errors import (
@@ -196,6 +198,31 @@ async def test_a_page_of_binlogs_holds_whole_channels(empty_world: World) -> Non
     items, pages = await all_pages(lambda **a: store.list_binlogs("t", channel_names=some, **a), page_size=1)
     assert [listed.channel_name for listed in items] == sorted(some)
     assert pages == 2
+
+
+async def test_a_long_list_of_binlogs_gives_everybody_else_their_turns(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A channel may have a million objects: read in one go on the loop, no heartbeat is answered and every lease ends."""
+    monkeypatch.setattr(reads, "BINLOGS_PER_STEP", 2)
+    channel = world.channels[0]
+    for start in range(20):
+        await world.save(channel, lane(world.default, start, start + 1))
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.get_running_loop().create_task(others())
+    # More of them at once than there are connections for reading.
+    pages = await asyncio.gather(*(world.store.list_binlogs("t") for _ in range(6)))
+    other.cancel()
+
+    assert all(len(page.items[0].binlogs) == 20 for page in pages)
+    assert turns >= 6 * 10 / 2
 
 
 @pytest.mark.parametrize("token", ["x", "%%%", "bm9uc2Vuc2U=", paging.make_token("segments", [1]), "é"])
