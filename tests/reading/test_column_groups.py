@@ -329,7 +329,7 @@ def columns_and_rows(draw: st.DrawFn) -> tuple[pa.Schema, list[dict[str, Any]]]:
 
 @given(case=columns_and_rows(), version=st.sampled_from([1, 2]), data=st.data())
 @settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 def test_every_type_comes_back_as_it_was(
     tmp_path_factory: pytest.TempPathFactory,

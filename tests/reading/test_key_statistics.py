@@ -116,7 +116,7 @@ OPERATION = st.tuples(st.integers(0, 6), st.sampled_from(["x", "y", "zz"]), st.b
     version=st.sampled_from([1, 2]),
     unit_bytes=st.sampled_from([1, 10**9]),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_statistics_never_change_an_answer(
     tmp_path_factory: pytest.TempPathFactory,
     ranges: list[list[tuple[int, str, bool]]],
