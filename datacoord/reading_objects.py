@@ -122,17 +122,23 @@ class ObjectReader:
             InternalError: groups of columns do not belong together.
         """
         schema = self.schema(names)
-        if log.groups and log.field_id != SHARED_FIELD_ID:
+        if log.field_id != SHARED_FIELD_ID:
             probe = None  # the key is in other objects
-        with self._open(log.path) as file:
-            if probe is not None and not probe.may_be_in(file):
-                self._statistics.objects_skipped += 1 + len(log.groups)
-                return schema.empty_table()
         if log.groups:
+            if probe is not None:
+                with self._open(log.path) as file:
+                    if not probe.may_be_in(file):
+                        return self._skip(log, schema)
             return self._read_groups(log, names, where).select(list(names)).cast(schema)
         with self._open(log.path) as file:
+            if probe is not None and not probe.may_be_in(file):
+                return self._skip(log, schema)
             self._statistics.objects_read += 1
             return self._table(file, self._stored.names, names, where).cast(schema)
+
+    def _skip(self, log: LogObject, schema: pa.Schema) -> pa.Table:
+        self._statistics.objects_skipped += 1 + len(log.groups)
+        return schema.empty_table()
 
     def _read_groups(self, log: LogObject, names: Sequence[str], where: pc.Expression | None) -> pa.Table:
         """Reads what decides about the rows first, and of the other groups only what is left of them."""
