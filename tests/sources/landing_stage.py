@@ -84,10 +84,17 @@ class LandingStage:
             )
 
     async def kill_datanode_at(self, point: str) -> None:
-        """The datanode dies when it comes to a failpoint, and is started again."""
+        """The datanode dies when it comes to a failpoint, and is started again; the new one has taken over when this returns."""
         assert self._process is not None
         await self._die_at("datanode", point, self._process)
+        dead = {channel.node_id for channel in await asyncio.to_thread(self.channels)}
         await self.start_datanode()
+        # Until then the coordinator still shows what the dead one has said last.
+        await self.until(
+            lambda channels: all(
+                each.node_id and each.node_id not in dead and each.report.epoch == each.epoch for each in channels
+            )
+        )
 
     async def kill_coordinator_at(self, point: str) -> None:
         """The coordinator dies when it comes to a failpoint, and is started again where it was."""
