@@ -1,6 +1,7 @@
-"""Writes the three locks in requirements/ from pyproject.toml; what `make lock` runs.
+"""Writes the locks in requirements/ from pyproject.toml; what `make lock` runs.
 
-`dev.lock` is everything, `run.lock` the part of it that a deployment needs, `java.lock` a Java for machines that have none.
+`dev.lock` is everything, `run.lock` the part of it that a deployment needs, `java.lock` a Java for machines that have none, `bench.lock`
+what others write that benchmarks compare with.
 Versions that are locked already stay unless `--upgrade` is given. Every entry carries hashes, none an index address: where
 packages come from is the business of the machine that installs them.
 """
@@ -64,6 +65,9 @@ def main() -> None:
             dev = ("--constraint", str(REQUIREMENTS / "dev.lock"))
             compile_lock(uv, "run.lock", pyproject, *python, "--extra", "spark", "--extra", "kafka", *dev, *upgrade)
             compile_lock(uv, "java.lock", java, *python, *upgrade)
+            bench = Path(tmp) / "bench.in"
+            bench.write_text("\n".join(project["optional-dependencies"]["bench"]) + "\n")
+            compile_lock(uv, "bench.lock", bench, *python, *upgrade)
     except subprocess.CalledProcessError as error:
         sys.exit(f"lock: `{' '.join(map(str, error.cmd[:4]))} …` failed; the message above says why")
 

@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-LOCKS = ["dev.lock", "run.lock", "java.lock"]
+LOCKS = ["dev.lock", "run.lock", "java.lock", "bench.lock"]
 
 
 def entries(lock: str) -> list[str]:
