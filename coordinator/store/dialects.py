@@ -294,6 +294,8 @@ class Postgresql(DatabaseKind):
             "plan_cache_mode": "force_generic_plan",
             "enable_hashjoin": "off",
             "enable_mergejoin": "off",
+            # A plan made while a table was nearly empty would read the whole of it for every row, until somebody analyses it.
+            "enable_seqscan": "off",
         }
         return self._engine("writer", busy_timeout_ms, isolation_level="AUTOCOMMIT", pre_ping=False, more=settings)
 

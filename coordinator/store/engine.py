@@ -98,7 +98,7 @@ def _code(error: Exception) -> str:
 
 def _unanswered(error: Exception) -> StoreUnavailableError:
     log.warning("read_failed", error=_short(error))
-    return StoreUnavailableError(f"the database did not answer; repeat the call ({_short(error)})")
+    return StoreUnavailableError(f"the database did not answer; repeat the call ({_code(error)})")
 
 
 def _finish(steps: Generator[None, None, T]) -> T:
