@@ -89,7 +89,8 @@ def main() -> None:
         print(f"benchmark: {name}", file=sys.stderr, flush=True)
         results[name] = measure(name, arguments)
         print(results[name][0], "\n", flush=True)
-    given.output.write_text(page(results, arguments, datetime.now(UTC)))
+        # After each of them: a run that is cut short leaves what it has found.
+        given.output.write_text(page(results, arguments, datetime.now(UTC)))
     print(json.dumps({name: figures for name, (_, figures) in results.items()}, ensure_ascii=False))
 
 
