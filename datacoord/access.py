@@ -22,6 +22,27 @@ from datacoord.errors import ConfigInvalidError
 from datacoord.tls_files import SYSTEM_ROOTS, TlsFiles
 from datacoord.transport import CALLER_METADATA_KEY, client_options, is_loopback_target
 
+_HINTS = (
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "its certificate is not one of the authorities of DATACOORD_TLS_CA (--tls-ca, tlsCa)",
+    ),
+    (
+        "Hostname Verification",
+        "its certificate is for another name: connect to that one, or set DATACOORD_TLS_SERVER_NAME",
+    ),
+    ("WRONG_VERSION_NUMBER", "it does not speak TLS there: leave DATACOORD_TLS_CA (--tls-ca, tlsCa) empty"),
+    (
+        "Socket closed",
+        "does it run? It may speak TLS, or want a certificate of yours (DATACOORD_TLS_CA, DATACOORD_TLS_CLIENT_CERT)",
+    ),
+)
+
+
+def encryption_hint(details: str) -> str:
+    """What to do about a connection that gRPC says failed with these details; empty = it does not look like encryption."""
+    return next((hint for sign, hint in _HINTS if sign in details), "")
+
 
 class Access:
     """Opens channels to a coordinator, and says what each call carries. Of one process.

@@ -15,7 +15,7 @@ import grpc
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from datacoord.access import Access
+from datacoord.access import Access, encryption_hint
 from datacoord.credentials import Credentials
 from datacoord.errors import (
     BatchTooLargeError,
@@ -300,7 +300,7 @@ class CoordinatorClient:
     def _call(self, method: Any, request: Message) -> Any:
         deadline = time.monotonic() + self._timeout_seconds
         delay_seconds = RETRY_DELAY_SECONDS_FIRST
-        last_answer = ""
+        last_answer = hint = ""
         while True:
             try:
                 assert self._access is not None  # noqa: S101 - whoever has a method has connected
@@ -310,7 +310,8 @@ class CoordinatorClient:
                 asked_seconds = retry_delay_seconds(error)
                 wait_seconds = delay_seconds * random.uniform(0.5, 1.0) if asked_seconds is None else asked_seconds  # noqa: S311
                 too_late = time.monotonic() + wait_seconds >= deadline
-                typed = error_of(error, self.address, last_answer)
+                hint = encryption_hint(error.details() or "") or hint
+                typed = error_of(error, self.address, last_answer, hint)
                 if too_late or error.code() not in _RETRIED or _is_too_large(error):
                     raise typed from error
                 if _status(error) is not None:
@@ -339,13 +340,14 @@ class CoordinatorClient:
         return data_coord_pb2_grpc.DataCoordServiceStub(self._connect())  # type: ignore[no-untyped-call]
 
 
-def error_of(error: grpc.RpcError, address: str, last_answer: str = "") -> DatacoordError:
+def error_of(error: grpc.RpcError, address: str, last_answer: str = "", hint: str = "") -> DatacoordError:
     """The typed error of a failed call.
 
     Args:
         error: what gRPC raised.
         address: of the coordinator, for the sentence.
         last_answer: what the coordinator said to an earlier attempt of the call; empty = it was not heard.
+        hint: why it is not heard, as far as that is known.
     """
     status = _status(error)
     if status is not None:
@@ -356,7 +358,8 @@ def error_of(error: grpc.RpcError, address: str, last_answer: str = "") -> Datac
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return OverloadedError(f"the coordinator at {address} takes no more calls now; repeat in a moment")
     if code in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}:
-        hint = f"its last answer was: {last_answer}" if last_answer else "is it running, and is the address right?"
+        hint = f"its last answer was: {last_answer}" if last_answer else hint
+        hint = hint or "is it running, and is the address right?"
         return CoordinatorUnreachableError(
             f"the coordinator at {address} did not answer in time; {hint}", address=address, grpc_code=code.name
         )

@@ -14,6 +14,7 @@ import grpc
 import structlog
 from google.rpc import error_details_pb2, status_pb2
 
+from datacoord.access import encryption_hint
 from datacoord.errors import (
     BatchTooLargeError,
     CoordinatorUnreachableError,
@@ -70,9 +71,8 @@ class CallFailedError(Exception):
             return cls(BatchTooLargeError(f"{method} is too large: {text}; split it", **facts), code, False, None)
         # A connection that breaks in mid-answer shows as INTERNAL without details, which no answer of the coordinator has.
         if code in _AGAIN or code is grpc.StatusCode.INTERNAL:
-            sentence = (
-                f"the coordinator at {target} did not answer {method} ({code.name}: {text}); check that it runs there"
-            )
+            hint = encryption_hint(text) or "check that it runs there"
+            sentence = f"the coordinator at {target} did not answer {method} ({code.name}: {text}); {hint}"
             return cls(CoordinatorUnreachableError(sentence, **facts), code, True, None)
         return cls(InternalError(f"{method} was refused with {code.name}: {text}", **facts), code, False, None)
 
