@@ -121,6 +121,21 @@ async def test_a_reader_follows_and_says_where_the_end_is(kafka: KafkaBroker, to
         await readers[0].next()
 
 
+async def test_a_bounded_read_ends_where_the_topic_ended_when_it_began(kafka: KafkaBroker, topic: str) -> None:
+    """A topic that is written to all the time would never end; and a row behind the end would be landed under a wrong position."""
+    kafka.create_topic(topic, 1)
+    kafka.produce(topic, values(0, 10))
+    reader = make(kafka, topic, until_head=True)(channel())
+    await reader.open(START)
+    kafka.produce(topic, values(10, 10))
+    found: list[int] = []
+    async with asyncio.timeout(60):
+        while not isinstance(event := await reader.next(), EndOfChannel):
+            found += event.rows.column("id").to_pylist()  # type: ignore[union-attr]
+    assert (found, event.position.timestamp) == (list(range(10)), 10)
+    await reader.close()
+
+
 async def test_a_cancelled_wait_loses_nothing(kafka: KafkaBroker, topic: str) -> None:
     """The datanode cancels a wait whenever a graph drains; what the client has handed over must come with the next call."""
     kafka.create_topic(topic, 1)
