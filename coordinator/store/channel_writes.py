@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import BindParameter, bindparam, insert, select, update
 
 from coordinator.core.model import BinlogFacts, ChannelState, SegmentState
-from coordinator.store.engine import DriverStatement
+from coordinator.store.driver_statement import DriverStatement
 from coordinator.store.tables import (
     GROWING,
     binlogs,

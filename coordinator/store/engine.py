@@ -12,7 +12,6 @@ from sqlalchemy import event, exc
 from sqlalchemy.engine import Connection
 
 from coordinator.store.dialects import DatabaseKind, database_kind
-from coordinator.store.driver_statement import DriverStatement as DriverStatement  # noqa: PLC0414 - for now both
 from datacoord import failpoints
 from datacoord.errors import (
     CommitOutcomeUnknownError,

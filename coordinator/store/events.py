@@ -27,7 +27,7 @@ from sqlalchemy import bindparam, func, insert, select
 from sqlalchemy.engine import Connection
 
 from coordinator.store.dialects import DatabaseKind
-from coordinator.store.engine import DriverStatement
+from coordinator.store.driver_statement import DriverStatement
 from coordinator.store.listings import CallStatistics
 from coordinator.store.tables import events
 

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 from coordinator.store import events
 from coordinator.store.answers import ChannelIdentity, StoreSettings
 from coordinator.store.dialects import DatabaseKind
-from coordinator.store.engine import DriverStatement
+from coordinator.store.driver_statement import DriverStatement
 from coordinator.store.tables import OWNER_DATANODE, datanodes, epochs, owners
 
 _REMEMBERED_MAX = 1_000_000
