@@ -110,18 +110,21 @@ def settle(
     """After channels were assigned: a wish that named nobody is now for the session that got the channel.
 
     One that could not be met, because the session named takes no channels any more, is over; and so is one for a channel that was
-    dropped.
+    dropped. One that an operator has changed since it was read is left as it is, for the next round: he was told APPLIED.
 
     Args:
-        connection: of the assignment job's transaction.
+        connection: of the assignment job's transaction, which has locked every channel in `assigned`.
         placed: the wishes, as they were read.
         held: channels as they were before.
         assigned: what was given to whom.
     """
     if not placed:
         return
+    now = read(connection)
     over = set(placed) - {channel.channel_id for channel in held}
     for channel_id, (wanted, unwanted) in placed.items():
+        if now.get(channel_id) != (wanted, unwanted):
+            continue
         taker = assigned.get(channel_id, 0)
         if taker and wanted == 0 and taker != unwanted:
             _place(connection, channel_id, taker, unwanted)

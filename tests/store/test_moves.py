@@ -1,9 +1,11 @@
 """MoveChannel, hand-over and balance through SQL: nothing is taken by force, what an operator wants goes before the balance."""
 
 import pytest
+from sqlalchemy import create_engine
 
+from coordinator.core.assignment import HeldChannel
 from coordinator.core.model import Outcome
-from coordinator.store import ChannelRelease
+from coordinator.store import ChannelRelease, placements
 from datacoord.errors import ChannelDroppedError, ChannelNotFoundError, Reason, SessionNotFoundError, WrongModeError
 
 from .support import CALLER, LEASE_MS, World, dump, lane, position, reason_of, save
@@ -115,6 +117,26 @@ async def test_a_target_that_dies_before_the_channel_arrives_leaves_it_to_any_ot
 
     assert channel in (await held(world, first))[0]
     assert placed(world) == []
+
+
+@pytest.mark.parametrize("given_to", [0, 1])
+async def test_a_wish_that_changes_while_the_job_assigns_is_kept(world: World, given_to: int) -> None:
+    """The job reads wishes, an operator on another replica wishes anew and is told APPLIED, the job settles what it had read."""
+    channel = world.channels[0]
+    nodes = [await world.start_datanode(slot) for slot in range(2)]
+    await settle(world, *nodes)
+    await move(world, channel, nodes[1])
+    number = (await world.store.channel_identities([channel]))[channel].channel_id
+    before = placed(world)
+    engine = create_engine(world.url)
+    with engine.begin() as connection:
+        held_channel = HeldChannel(number, world.collection.collection_id)
+        placements.settle(connection, {number: (0, 7)}, [held_channel], {number: nodes[given_to]})
+    engine.dispose()
+
+    assert placed(world) == before
+    await settle(world, *nodes)
+    assert channel in (await held(world, nodes[1]))[0]
 
 
 async def test_a_target_that_stops_before_the_channel_arrives_leaves_it_to_any_other(world: World) -> None:
