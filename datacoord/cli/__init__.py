@@ -1,8 +1,13 @@
 """The `datacoord` command. Commands register here and are imported when they are used."""
 
+import os
+
 import click
 
 from datacoord.cli.lazy import LazyGroup
+
+# gRPC's core writes a line of its own to standard error for every handshake that fails: strangers could fill the disk with them.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})

@@ -1,13 +1,16 @@
 """Row *Logs and audit*: who did what stands there, what they sent does not, and nobody can write into it."""
 
+import contextlib
 import io
 import json
+import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
-from server.running_coordinator import CoordinatorThread, definition
+from server.running_coordinator import CoordinatorProcess, CoordinatorThread, definition
 
 from coordinator import logging
 from coordinator.rpc.authentication import Authenticator
@@ -16,6 +19,7 @@ from coordinator.rpc.roles import Role
 from datacoord.errors import PermissionDeniedError, UnauthenticatedError
 from datacoord.v1 import collection_pb2
 from security.logins import Logins, log_lines
+from security.pki import Authority
 from security.raw import METHODS, RawChannel, bearer
 
 
@@ -49,6 +53,24 @@ def test_what_an_admin_does_and_what_is_refused_is_written_down_without_what_was
     assert all(line["peer"].startswith("ipv4:127.0.0.1:") for line in lines)
     assert not any("secret_project" in json.dumps(line) for line in lines)
     assert not any(token in written for token in logins.tokens.values())
+
+
+def test_strangers_who_never_get_in_write_nothing(tmp_path: Path, authority: Authority) -> None:
+    """GRPC's own lines about broken handshakes have no form, no limit, and come from whoever can connect."""
+    certificate, key = authority.issue("coordinator")
+    files = ("--tls-cert-file", str(certificate), "--tls-key-file", str(key))
+    with CoordinatorProcess(tmp_path / "data", *files, "--log-format", "json") as process:
+        host, port = process.address.split(":")
+        for junk in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + b"x" * 50, b"\x00" * 500) * 5:
+            with socket.create_connection((host, int(port)), timeout=10) as connection:
+                connection.sendall(junk)
+                connection.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(ConnectionError):
+                    while connection.recv(4096):
+                        pass
+        before = process.output()
+        assert process.terminate() == 0
+    assert {json.loads(line)["event"] for line in before.splitlines()} == {"database_migrated", "listening"}
 
 
 class Caller:
