@@ -34,9 +34,7 @@ class Landing:
     """What every source of `land` is asked: the options they share.
 
     Attributes:
-        collection_name: the collection; created if it is not there.
-        channels: its channels, where this command creates it.
-        storage_root: where its objects go, where this command creates it; empty = the coordinator's default.
+        collection_name: the collection.
         address: of the coordinator, as executors reach it too.
         datanodes: how many.
         job_name: two jobs of one name take each other's slots.
@@ -46,8 +44,6 @@ class Landing:
     """
 
     collection_name: str
-    channels: int
-    storage_root: str
     address: str
     datanodes: int
     job_name: str
@@ -56,18 +52,52 @@ class Landing:
     timeout_seconds: float
 
 
-def landing_options(default_channels: int) -> Callable[[T], T]:
+@dataclass(frozen=True, kw_only=True)
+class Creation:
+    """What a source that knows its columns creates where the collection is not there.
+
+    Attributes:
+        schema: its columns.
+        primary_key: its key.
+        channels: how many.
+        storage_root: where its objects go; empty = the coordinator's default.
+    """
+
+    schema: "pa.Schema"
+    primary_key: tuple[str, ...]
+    channels: int
+    storage_root: str
+
+
+def creation_options(command: T) -> T:
+    """Adds the options of `Creation`."""
+    command = click.option(
+        "--storage-root",
+        default="",
+        help="Where the objects of a collection that is created go; empty = the coordinator's default.",
+    )(command)
+    return click.option(
+        "--channels",
+        type=click.IntRange(1, 65536),
+        default=64,
+        show_default=True,
+        help="Channels of a collection that is created.",
+    )(command)
+
+
+def row_options(command: T) -> T:
+    """Adds what sources of rows are asked: what says what a row does, and where they end."""
+    command = click.option("--partition-column", default="", help="Column with the name of a row's partition.")(command)
+    command = click.option(
+        "--operation-column", default="", help="Column that says what a row does: insert, upsert or delete."
+    )(command)
+    return click.option("--until-head", is_flag=True, help="End with what is there now, instead of going on.")(command)
+
+
+def landing_options(command: T) -> T:
     """Adds the options of `Landing` under the names of its fields."""
     options = (
-        click.option("--collection", "collection_name", required=True, help="Created if it is not there."),
-        click.option(
-            "--channels",
-            type=click.IntRange(1, 65536),
-            default=default_channels,
-            show_default=True,
-            help="Channels of a collection that is created.",
-        ),
-        click.option("--storage-root", default="", help="Where its objects go; empty = the coordinator's default."),
+        click.option("--collection", "collection_name", required=True, help="Where to."),
         click.option(
             "--datanodes", type=click.IntRange(1, 65536), default=2, show_default=True, help="Each is a Spark task."
         ),
@@ -83,12 +113,9 @@ def landing_options(default_channels: int) -> Callable[[T], T]:
         click.option("--conf", "spark_config", multiple=True, metavar="KEY=VALUE", help="A setting of Spark."),
     )
 
-    def add(command: T) -> T:
-        for option in reversed(options):
-            command = option(command)
-        return address_options(command)
-
-    return add
+    for option in reversed(options):
+        command = option(command)
+    return address_options(command)
 
 
 @click.group()
@@ -99,14 +126,16 @@ def land() -> None:
 @land.command()
 @click.option("--rows", type=click.IntRange(min=1), default=1_000_000, show_default=True, help="Operations to make.")
 @click.option("--seed", type=int, default=1, show_default=True)
-@landing_options(default_channels=64)
-def generated(*, rows: int, seed: int, **shared: Any) -> None:
+@creation_options
+@landing_options
+def generated(*, rows: int, seed: int, channels: int, storage_root: str, **shared: Any) -> None:
     """Seeded operations: upserts and deletes, sparse channels, vectors."""
     from datanode_client.sources.generator import GENERATOR_PRIMARY_KEY, GENERATOR_SCHEMA, GeneratorReaderFactory
 
-    landing = Landing(**shared)
-    factory = GeneratorReaderFactory(seed, rows, landing.channels)
-    run(landing, factory, GENERATOR_SCHEMA, GENERATOR_PRIMARY_KEY)
+    creation = Creation(
+        schema=GENERATOR_SCHEMA, primary_key=GENERATOR_PRIMARY_KEY, channels=channels, storage_root=storage_root
+    )
+    run(Landing(**shared), GeneratorReaderFactory(seed, rows, channels), creation)
 
 
 @land.command()
@@ -118,20 +147,80 @@ def generated(*, rows: int, seed: int, **shared: Any) -> None:
     help="Every executor reads it at this path.",
 )
 @click.option("--head", default="HEAD", show_default=True, help="The last commit to land.")
-@landing_options(default_channels=64)
-def git(*, repository: Path, head: str, **shared: Any) -> None:
+@creation_options
+@landing_options
+def git(*, repository: Path, head: str, channels: int, storage_root: str, **shared: Any) -> None:
     """The first-parent history of a git repository: a row per path, an upsert or a delete per change."""
     from datanode_client.sources.git import GIT_PRIMARY_KEY, GIT_SCHEMA, GitHistory, GitReaderFactory
 
     history = GitHistory.describe(repository.resolve(), head)
     factory = GitReaderFactory(repository.resolve(), history.head)
-    run(Landing(**shared), factory, GIT_SCHEMA, GIT_PRIMARY_KEY)
+    creation = Creation(schema=GIT_SCHEMA, primary_key=GIT_PRIMARY_KEY, channels=channels, storage_root=storage_root)
+    run(Landing(**shared), factory, creation)
 
 
-def run(landing: Landing, factory: "ReaderFactory", schema: "pa.Schema", primary_key: tuple[str, ...]) -> None:
-    """Creates the collection, runs the job until it is finished or told to stop, and drains.
+@land.command()
+@click.argument("uri")
+@click.option("--directory", "directories", multiple=True, help="A sub-directory that is a channel; in their order.")
+@row_options
+@landing_options
+def jsonl(*, uri: str, directories: tuple[str, ...], **given: Any) -> None:
+    """A directory of JSON Lines files, local or `s3://…`, into a collection that is there (`datacoord collections create`)."""
+    from datanode_client.sources.jsonl import JsonlReaderFactory
+
+    landing, row = _split(given)
+    run(landing, JsonlReaderFactory(uri, directories=directories or None, **row), None)
+
+
+@land.command()
+@click.argument("uri")
+@click.option("--directory", "directories", multiple=True, help="A sub-directory that is a channel; in their order.")
+@row_options
+@landing_options
+def parquet(*, uri: str, directories: tuple[str, ...], **given: Any) -> None:
+    """A directory of Parquet files, local or `s3://…`, into a collection that is there (`datacoord collections create`)."""
+    from datanode_client.sources.parquet import ParquetReaderFactory
+
+    landing, row = _split(given)
+    run(landing, ParquetReaderFactory(uri, directories=directories or None, **row), None)
+
+
+@land.command()
+@click.argument("brokers")
+@click.argument("topic")
+@click.option("--value", type=click.Choice(["json", "raw"]), default="json", show_default=True, help="What values are.")
+@click.option("--key", type=click.Choice(["json", "text"]), default="json", show_default=True, help="What keys are.")
+@click.option(
+    "--primary-key-from",
+    type=click.Choice(["value", "key"]),
+    default="value",
+    show_default=True,
+    help="key: where values do not repeat it.",
+)
+@row_options
+@landing_options
+def kafka(*, brokers: str, topic: str, value: str, key: str, primary_key_from: str, **given: Any) -> None:
+    """A Kafka topic, a channel per partition, into a collection that is there (`datacoord collections create`)."""
+    from datanode_client.sources.kafka import KafkaReaderFactory
+
+    landing, row = _split(given)
+    factory = KafkaReaderFactory(brokers, topic, value=value, key=key, primary_key_from=primary_key_from, **row)
+    run(landing, factory, None)
+
+
+def _split(given: dict[str, Any]) -> tuple[Landing, dict[str, Any]]:
+    names = ("until_head", "operation_column", "partition_column")
+    row = {name: given.pop(name) for name in names}
+    return Landing(**given), row
+
+
+def run(landing: Landing, factory: "ReaderFactory", creation: Creation | None) -> None:
+    """Creates the collection if it may, runs the job until it is finished or told to stop, and drains.
 
     Exits with status 3 if it was told to stop before everything was landed.
+
+    Raises:
+        CollectionNotFoundError: the source does not know its columns, and there is no such collection.
     """
     import structlog
 
@@ -149,17 +238,20 @@ def run(landing: Landing, factory: "ReaderFactory", schema: "pa.Schema", primary
         _session(landing) as spark,
         CoordinatorClient(landing.address, caller="cli", timeout_seconds=landing.timeout_seconds) as client,
     ):
-        client.create_collection(
-            collection_pb2.CreateCollectionRequest(
-                collection_name=landing.collection_name,
-                arrow_schema=schema.serialize().to_pybytes(),
-                primary_key=primary_key,
-                channel_count=landing.channels,
-                channel_mode=common_pb2.CHANNEL_MODE_MANAGED,
-                timestamp_kind=common_pb2.TIMESTAMP_KIND_ORDINAL,
-                storage_root=landing.storage_root,
+        if creation is None:
+            client.describe_collection(landing.collection_name)
+        else:
+            client.create_collection(
+                collection_pb2.CreateCollectionRequest(
+                    collection_name=landing.collection_name,
+                    arrow_schema=creation.schema.serialize().to_pybytes(),
+                    primary_key=creation.primary_key,
+                    channel_count=creation.channels,
+                    channel_mode=common_pb2.CHANNEL_MODE_MANAGED,
+                    timestamp_kind=common_pb2.TIMESTAMP_KIND_ORDINAL,
+                    storage_root=creation.storage_root,
+                )
             )
-        )
         job = DataNodeJob(
             spark,
             factory,

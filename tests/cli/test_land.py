@@ -44,6 +44,33 @@ def test_everything_of_a_bounded_source_is_registered_when_the_command_ends(
 
 
 @pytest.mark.spark
+def test_a_directory_lands_with_two_commands(coordinator: CoordinatorThread, tmp_path: Path) -> None:
+    """Whoever has files and no program must not have to write one."""
+    files = tmp_path / "orders"
+    files.mkdir()
+    (files / "1.jsonl").write_text('{"id": 1, "op": "upsert"}\n{"id": 2, "op": "upsert"}\n')
+    (files / "2.jsonl").write_text('{"id": 1, "op": "delete"}\n{"id": 3, "op": "upsert"}\n')
+    land = ("land", "jsonl", str(files), "--collection", "orders", "--datanodes", "1", "--until-head")
+
+    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [*command(), *arguments, "--address", coordinator.address],
+            env=environment(),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=110,
+            check=False,
+        )
+
+    assert run("collections", "create", "orders", "--column", "id:int64!", "--key", "id").returncode == 0
+    result = run(*land, "--operation-column", "op")
+    assert result.returncode == 0, result.stderr
+    with CoordinatorClient(coordinator.address) as client:
+        assert sorted(to_arrow(client, "orders").column("id").to_pylist()) == [2, 3]
+
+
+@pytest.mark.spark
 def test_sigterm_drains_and_says_that_it_is_not_done(coordinator: CoordinatorThread, tmp_path: Path) -> None:
     """An orchestrator that stops the job must not leave channels to wait for a lease, nor hear that all is landed."""
     arguments = (
