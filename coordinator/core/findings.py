@@ -72,7 +72,7 @@ class ChannelFacts:
         owner: name of its owner; empty = nobody.
         owner_seen_ms: when the owner was heard last; 0 = never.
         owner_lease_until_ms: when the owner's lease ends.
-        owned_since_ms: when the owner's session began; 0 = not known.
+        owned_since_ms: when the owner was given it, or its session began; 0 = not known.
         release_requested: the owner shall hand it over.
         datanodes: living sessions that read its collection.
         checkpoint_timestamp: its checkpoint.

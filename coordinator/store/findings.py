@@ -20,6 +20,7 @@ from coordinator.store.tables import (
     collections,
     datanode_reports,
     datanodes,
+    events,
     flush_targets,
     flushes,
     job_leases,
@@ -29,6 +30,9 @@ from coordinator.store.tables import (
 from datacoord.v1 import data_coord_pb2
 
 ASSIGNMENT_JOB = "assignment"
+
+EVENTS_MAX = 20_000
+"""Entries of the history that are looked at for assignments: an older one was long enough ago to have been answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +130,12 @@ def _facts(connection: Connection, channel_name: str, collection_name: str) -> I
     if collection_name:
         (collection_id,) = collection_ids(connection, [collection_name])
         statement = statement.where(vchannels.c.collection_id == collection_id)
-    for row in connection.execute(statement):
+    assigned: dict[int, int] | None = None
+    for row in connection.execute(statement).all():
         said = reports.get(row.owner_id, {}).get(row.name) if row.owner_kind == OWNER_DATANODE else None
+        report = _report(said) if said is not None and said.epoch == row.epoch else None
+        if report is None and row.register_time_ms and assigned is None:
+            assigned = _assignment_times(connection)
         yield ChannelFacts(
             channel_name=row.name,
             collection_name=row.collection_name,
@@ -137,14 +145,14 @@ def _facts(connection: Connection, channel_name: str, collection_name: str) -> I
             owner=row.owner_name or "",
             owner_seen_ms=row.last_seen_time_ms or 0,
             owner_lease_until_ms=row.lease_until_ms or 0,
-            owned_since_ms=row.register_time_ms or 0,
+            owned_since_ms=max(row.register_time_ms or 0, (assigned or {}).get(row.epoch, 0)),
             release_requested=bool(row.release_requested),
             datanodes=readers[row.collection_id],
             checkpoint_timestamp=row.checkpoint_timestamp,
             checkpoint_event_time_ms=row.checkpoint_event_time_ms,
             flush_timestamp=row.flush_timestamp,
             flush_since_ms=flush_since.get(row.channel_id, 0) if row.flush_timestamp else 0,
-            report=_report(said) if said is not None and said.epoch == row.epoch else None,
+            report=report,
         )
 
 
@@ -165,6 +173,17 @@ def _sessions(
             report = data_coord_pb2.ReportDataNodeTtMsgsRequest.FromString(bytes(packed))
             reports[node_id] = {message.channel_name: message for message in report.msgs}
     return reports, sessions
+
+
+def _assignment_times(connection: Connection) -> dict[int, int]:
+    """When the newest epochs were given to sessions: a session that lives for days may have its channel for a second."""
+    newest = connection.execute(select(func.max(events.c.event_id))).scalar() or 0
+    statement = select(events.c.time_ms, events.c.changes).where(
+        events.c.event_id > newest - EVENTS_MAX, events.c.rpc == "AssignmentJob"
+    )
+    return {
+        epoch: time_ms for time_ms, changes in connection.execute(statement) for _, epoch, _, _ in json.loads(changes)
+    }
 
 
 def _flush_times(connection: Connection) -> dict[int, int]:

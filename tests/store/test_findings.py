@@ -2,9 +2,9 @@
 
 import pytest
 
-from coordinator.core.findings import LATE_MS, Problem
+from coordinator.core.findings import LATE_MS, Problem, Severity
 from coordinator.core.model import ChannelMode
-from coordinator.store import Store
+from coordinator.store import ChannelRelease, Store
 from datacoord.errors import ChannelNotFoundError, CollectionNotFoundError
 from datacoord.v1 import data_coord_pb2
 
@@ -51,12 +51,36 @@ async def test_a_report_of_another_epoch_is_no_report(world: World) -> None:
     """What was said by an earlier flow graph must not hide that the new one does not read."""
     node_id = await world.start_datanode()
     stale = data_coord_pb2.DataNodeTtMsg(channel_name=world.channels[0], epoch=1, timestamp=5)
+    await world.store.run_assignment_job()
     for _ in range(4):
         world.clock.advance(LEASE_MS // 2)
         report = data_coord_pb2.ReportDataNodeTtMsgsRequest(node_id=node_id, msgs=[stale])
         await world.store.report_datanode(report, caller=CALLER)
-    await world.store.run_assignment_job()
+        await world.store.run_assignment_job()
     assert await problems(world.store) == dict.fromkeys(world.channels, Problem.NOT_READING)
+
+
+async def test_a_channel_that_was_just_given_to_an_old_session_is_not_stuck(world: World) -> None:
+    """Every hand-over to a datanode that runs for days would be an alarm, until its first report."""
+    first, second = world.channels
+    node_id = await world.start_datanode()
+    for _ in range(200):
+        world.clock.advance(LEASE_MS // 2)
+        await say(world, node_id, first, second)
+        await world.store.run_assignment_job()
+    release = ChannelRelease(first, await world.epoch(first), None)
+    await world.store.release_channels([release], caller=CALLER)
+    await world.store.run_assignment_job()
+    assert await problems(world.store) == {}
+
+    given_ms = world.clock.now_ms
+    for _ in range(4):
+        world.clock.advance(LEASE_MS // 2)
+        await say(world, node_id, second)
+        await world.store.run_assignment_job()
+    (found,) = (await world.store.explain()).items
+    assert (found.channel_name, found.problem, found.since_ms) == (first, Problem.NOT_READING, given_ms)
+    assert found.severity is Severity.LATE
 
 
 async def test_a_flush_that_waits_is_told_with_its_age_until_it_is_done(claimed_world: World) -> None:
