@@ -12,16 +12,16 @@ WORKDIR /src
 COPY . .
 
 FROM source AS build-coordinator
-RUN python tools/install_release.py /opt/datacoord --without-spark
+RUN python tools/install_release.py /app --without-spark
 
 FROM source AS build-spark
-RUN python tools/install_release.py /opt/datacoord
+RUN python tools/install_release.py /app
 
 FROM python:${PYTHON_VERSION}-slim-${DEBIAN} AS coordinator
 RUN groupadd --system --gid 10001 datacoord \
  && useradd --system --uid 10001 --gid 10001 --home-dir /nonexistent --no-create-home datacoord
-COPY --from=build-coordinator /opt/datacoord /opt/datacoord
-ENV PATH=/opt/datacoord/bin:$PATH \
+COPY --from=build-coordinator /app /app
+ENV PATH=/app/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     DATACOORD_GRPC_HOST=0.0.0.0 \
@@ -40,12 +40,12 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/*
 RUN groupadd --system --gid 10001 datacoord \
  && useradd --system --uid 10001 --gid 10001 --home-dir /tmp --no-create-home datacoord
-COPY --from=build-spark /opt/datacoord /opt/datacoord
-ENV PATH=/opt/datacoord/bin:$PATH \
+COPY --from=build-spark /app /app
+ENV PATH=/app/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     JAVA_HOME=/usr/lib/jvm/default-java \
-    PYSPARK_PYTHON=/opt/datacoord/bin/python \
+    PYSPARK_PYTHON=/app/bin/python \
     SPARK_LOCAL_DIRS=/tmp/spark \
     SPARK_WORKER_DIR=/tmp/spark-work
 USER 10001:10001

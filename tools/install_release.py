@@ -1,6 +1,6 @@
 """Installs Datacoord for production into a fresh virtual environment: what the Dockerfile runs, and any other installer may.
 
-    python tools/install_release.py /opt/datacoord [--without-spark]
+    python tools/install_release.py /app [--without-spark]
 
 Everything comes from the locks by hash. Wheels are built in an environment of their own, so that the target holds no build tool.
 """

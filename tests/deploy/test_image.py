@@ -28,11 +28,12 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Stage]:
     return ImageBuilder(tmp_path_factory.mktemp("images")).build()
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    """Waits until a condition holds."""
+def wait_for(condition: Callable[[], bool], process: "subprocess.Popen[bytes]", log: Path) -> None:
+    """Waits until a service does what it should; fails with what it wrote when it ends or is too slow."""
     deadline = time.monotonic() + WAIT_SECONDS_MAX
     while not condition():
-        assert time.monotonic() < deadline, what
+        assert process.poll() is None, f"{log.name}: ended with {process.returncode}: {log.read_text()[-3000:]}"
+        assert time.monotonic() < deadline, f"{log.name}: {log.read_text()[-3000:]}"
         time.sleep(0.2)
 
 
@@ -40,12 +41,12 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
 @pytest.mark.timeout(3000)
 def test_the_coordinators_image_has_no_spark_and_no_tools_to_build_with(images: dict[str, Stage]) -> None:
     """What is not there cannot be attacked, and need not be downloaded to every machine."""
-    listed = run(images["coordinator"], ["/opt/datacoord/bin/python", "-m", "pip", "list", "--format=json"])
+    listed = run(images["coordinator"], ["/app/bin/python", "-m", "pip", "list", "--format=json"])
     names = {package["name"].lower() for package in json.loads(listed)}
     assert "datacoord" in names
     assert not names & {"pyspark", "pandas", "hatchling", "pytest", "ruff"}
-    run(images["coordinator"], ["/opt/datacoord/bin/python", "-m", "pip", "check"])
-    run(images["spark"], ["/opt/datacoord/bin/python", "-m", "pip", "check"])
+    run(images["coordinator"], ["/app/bin/python", "-m", "pip", "check"])
+    run(images["spark"], ["/app/bin/python", "-m", "pip", "check"])
 
 
 @pytest.mark.long
@@ -78,13 +79,14 @@ def test_the_services_land_rows_when_they_run_as_the_compose_file_says(
             return process
 
         assert service("migrate", "coordinator", replace={}).wait(WAIT_SECONDS_MAX) == 0, _log(tmp_path, "migrate")
-        service("coordinator", "coordinator", replace={})
-        wait_for(lambda: _answers("http://127.0.0.1:13334/readyz"), _log(tmp_path, "coordinator"))
+        coordinator = service("coordinator", "coordinator", replace={})
+        wait_for(lambda: _answers("http://127.0.0.1:13334/readyz"), coordinator, tmp_path / "coordinator.log")
         local = {"spark-master": "127.0.0.1", "coordinator": "127.0.0.1", "--rows=5000000": "--rows=20000"}
-        service("spark-master", "spark", replace=local)
-        wait_for(lambda: _answers("http://127.0.0.1:8080/json/"), _log(tmp_path, "spark-master"))
-        service("spark-worker", "spark", replace=local)
-        wait_for(lambda: b'"aliveworkers" : 1' in _body("http://127.0.0.1:8080/json/"), _log(tmp_path, "spark-worker"))
+        master = service("spark-master", "spark", replace=local)
+        wait_for(lambda: _answers("http://127.0.0.1:8080/json/"), master, tmp_path / "spark-master.log")
+        worker = service("spark-worker", "spark", replace=local)
+        alive = b'"aliveworkers" : 1'
+        wait_for(lambda: alive in _body("http://127.0.0.1:8080/json/"), worker, tmp_path / "spark-worker.log")
         land = service("land", "spark", replace=local)
         assert land.wait(600) == 0, _log(tmp_path, "land")
         assert "everything is registered" in _log(tmp_path, "land")
