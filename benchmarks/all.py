@@ -13,7 +13,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "performance.md"
-NAMES = ("checkpoints", "latency", "saves", "scale", "recovery_info", "overload")
+NAMES = ("checkpoints", "checkpoint_updater", "latency", "saves", "scale", "recovery_info", "overload")
 
 HEAD = """# Performance
 

@@ -5,6 +5,7 @@ it has succeeded, and callbacks are told what is stored, not what was asked for.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -64,7 +65,8 @@ class ChannelCheckpointUpdater:
         self._clock = clock
         self._metrics = metrics
         self._tasks: dict[str, _Task] = {}
-        self._due: dict[str, None] = {}
+        # Taken from the front: a plain dict walks over everything that was taken before, each time.
+        self._due: OrderedDict[str, None] = OrderedDict()
         self._calls: set[asyncio.Task[None]] = set()
         self._failures = 0
         self._retry: asyncio.Task[None] | None = None
@@ -147,8 +149,7 @@ class ChannelCheckpointUpdater:
         """The next channels to send, each marked as under way; one that is under way already comes again afterwards."""
         batch: list[tuple[str, _Task]] = []
         while self._due and len(batch) < self._config.max_channel_checkpoints_per_rpc:
-            channel_name = next(iter(self._due))
-            del self._due[channel_name]
+            channel_name, _ = self._due.popitem(last=False)
             task = self._tasks.get(channel_name)
             if task is not None and task.sending is None:
                 task.sending, task.sending_flush = task.position, task.flush

@@ -12,13 +12,13 @@ from benchmarks.harness.command import Options
 from benchmarks.harness.report import Bar, Report
 from benchmarks.harness.rounds import Sample, Side, interleave, ratios
 
-BARS = {"latency": 2, "saves": 2, "scale": 2, "recovery_info": 0, "overload": 2}
+BARS = {"checkpoint_updater": 1, "latency": 2, "saves": 2, "scale": 2, "recovery_info": 0, "overload": 2}
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        *("latency", "recovery_info"),
+        *("checkpoint_updater", "latency", "recovery_info"),
         *(pytest.param(name, marks=pytest.mark.long) for name in ("checkpoints", "saves", "scale", "overload")),
     ],
 )
