@@ -85,7 +85,10 @@ class Collector:
     def __init__(self, rig: Rig) -> None:
         self.gate = Gate()
         # Whatever it deletes goes one object at a time, and it judges two at a time.
-        settings = GarbageSettings(interval_ms=0, batch_objects_max=2, delete_objects_max=1, delete_rows_max=1)
+        # A permit that time asks for, on a slow machine, would stand at the gate beside what it is for, and wait there for ever.
+        settings = GarbageSettings(
+            interval_ms=0, batch_objects_max=2, delete_objects_max=1, delete_rows_max=1, permit_seconds=86_400
+        )
         store: Any = GatedStore(rig.world.store, self.gate)
         self.job = GarbageJob(store, Metrics(), settings, blocking=self._blocking, rest=rig.rest)
         self.task = asyncio.get_running_loop().create_task(self.job())
