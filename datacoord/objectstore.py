@@ -23,6 +23,9 @@ from datacoord.s3 import open_s3
 
 _TEMPORARY_SUFFIX = ".tmp"
 
+OWNER_MARK = "_datacoord.json"
+"""At a storage root: which database its objects belong to (docs/garbage.md). No object: listings leave it out."""
+
 
 class DiskFullError(ObjectStoreError):
     """No space, or no quota, is left: free some. What was not registered is kept in memory and written again."""
@@ -181,7 +184,8 @@ class ObjectStore:
         with _translated("list", prefix or self.root):
             infos = self._filesystem.get_file_info(pafs.FileSelector(base, allow_not_found=True, recursive=True))
         for info in infos:
-            if info.type == pafs.FileType.File and not is_temporary(info.path):
+            is_ours = not is_temporary(info.path) and info.base_name != OWNER_MARK
+            if info.type == pafs.FileType.File and is_ours:
                 yield ObjectInfo(info.path[len(self.root) :].lstrip("/"), info.size)
 
     def _absolute(self, path: str) -> str:

@@ -17,12 +17,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import pyarrow as pa
 from pyarrow import fs as pafs
 
 from datacoord import failpoints
 from datacoord.errors import ObjectStoreError, PathNotAllowedError
 from datacoord.limits import ALL_PARTITIONS_ID, TIMESTAMP_MAX
-from datacoord.objectstore import LocalObjectStore, ObjectStore, is_temporary
+from datacoord.objectstore import OWNER_MARK, LocalObjectStore, ObjectMissingError, ObjectStore, is_temporary
 from datacoord.paths import BinlogKind, BinlogPath
 
 T = TypeVar("T")
@@ -34,6 +35,7 @@ ListedObject = tuple[int, int, int, int, int]
 """from, to, field id, log id and bytes of an object."""
 
 _COLUMNS = 5
+_MARK_BYTES_MAX = 4096
 _RUN = 1000
 _ITEMS_AT_ONCE = 32
 _KINDS = {kind.value: kind for kind in BinlogKind}
@@ -140,6 +142,29 @@ class Objects:
         self._local = isinstance(store, LocalObjectStore)
         self._halt = halt
 
+    # ---- whose it is --------------------------------------------------------------------------------------------------------
+
+    def owner(self) -> bytes | None:
+        """What the mark of its owner says; None = it has none.
+
+        Raises:
+            ObjectStoreError: it cannot be read.
+        """
+        try:
+            with self._store.open_input(OWNER_MARK) as source:
+                return bytes(source.read(_MARK_BYTES_MAX))
+        except ObjectMissingError:
+            return None
+
+    def take_ownership(self, mark: bytes) -> bytes | None:
+        """Writes the mark where there is none, and reads what stands there then: somebody else may have been faster.
+
+        Raises:
+            ObjectStoreError: it can be neither written nor read.
+        """
+        self._store.create(OWNER_MARK, pa.py_buffer(mark))
+        return self.owner()
+
     # ---- listing ------------------------------------------------------------------------------------------------------------
 
     def walk(self) -> Iterator[Listed]:
@@ -174,7 +199,7 @@ class Objects:
             for entry in self._entries(path):
                 if entry.is_directory and is_ours(entry.name):
                     names.append(entry.name)
-                else:
+                elif path or entry.name != OWNER_MARK:
                     others.append(_unknown(path, entry))
         except ObjectStoreError as error:
             yield Failed(path, error)

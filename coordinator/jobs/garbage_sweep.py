@@ -7,11 +7,12 @@ from typing import Any, Final
 
 from coordinator.core.garbage import Verdict, can_never_be_registered, is_doubtful, judge
 from coordinator.jobs.garbage_objects import Failed, Leaf, ListedObject, Objects, Unknown
+from coordinator.jobs.garbage_ownership import why_not_ours
 from coordinator.store import Store
 from coordinator.store.garbage import GcCandidate, Permit
 from coordinator.store.garbage_rows import LaneFacts, LeafWindow, Root
 from coordinator.store.transaction import chunks
-from datacoord.errors import StoreUnavailableError
+from datacoord.errors import ObjectStoreError, StoreUnavailableError
 from datacoord.paths import BinlogPath
 from datacoord.v1 import admin_pb2
 
@@ -205,16 +206,24 @@ class Sweep:
     async def root(self, objects: Objects, root: Root) -> None:
         """Walks a storage root."""
         walk = objects.walk()
-        while True:
-            found = await self._blocking(next, walk, None)
-            if found is None:
-                return
+        found = await self._blocking(next, walk, None)
+        if found is None:
+            return  # nothing there, not even a directory that a mark could stand in
+        try:
+            foreign = await why_not_ours(self._store, objects, root, self._blocking, may_mark=self._permit is not None)
+        except ObjectStoreError as error:
+            foreign = error.message
+        if foreign:
+            self.tally.fail(foreign)
+            return
+        while found is not None:
             if isinstance(found, Unknown):
                 self._report_unknown(found.path, found.size_bytes)
             elif isinstance(found, Failed):
                 self.tally.fail(found.error.message)
             else:
                 await self._leaf(objects, root, found)
+            found = await self._blocking(next, walk, None)
 
     def _report_unknown(self, path: str, size_bytes: int) -> None:
         self.tally.listed += 0 if path.endswith("/") else 1

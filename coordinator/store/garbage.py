@@ -14,7 +14,7 @@ from coordinator.store import garbage_rows, job_leases
 from coordinator.store.calls import AloneCall
 from coordinator.store.channels import Channels
 from coordinator.store.engine import Database
-from coordinator.store.garbage_rows import LaneFacts, LeafWindow, Root
+from coordinator.store.garbage_rows import Founder, LaneFacts, LeafWindow, Root
 from coordinator.store.group_commit import GroupCommit
 from coordinator.store.tables import gc_control
 from coordinator.store.tables import job_leases as leases
@@ -264,6 +264,14 @@ class Garbage:
             CollectionNotFoundError: no such collection.
         """
         return await self._database.read(lambda c: garbage_rows.read_roots(c, collection_name))
+
+    async def founder(self, uri: str) -> Founder | None:
+        """The first collection of a storage root; None = it has none."""
+        return await self._database.read(lambda c: garbage_rows.read_founder(c, uri))
+
+    async def has_founder(self, founder: Founder) -> bool:
+        """Whether a collection is, or was, one of this database."""
+        return await self._database.read(lambda c: garbage_rows.has_founder(c, founder))
 
     async def lane(self, window: LeafWindow) -> LaneFacts | None:
         """The one SQL read that a part of a listing is judged by; None: no such channel.

@@ -71,6 +71,21 @@ class Root:
 
 
 @dataclass(frozen=True, slots=True)
+class Founder:
+    """The first collection of a storage root, by which the database that owns the root is told from others.
+
+    Its number alone says little: databases number alike. That two create it in the same millisecond is not to be expected.
+
+    Attributes:
+        collection_id: its number.
+        create_time_ms: when it was created.
+    """
+
+    collection_id: int
+    create_time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class LeafWindow:
     """A part of a listing: objects of one directory whose ranges start in a window.
 
@@ -227,6 +242,27 @@ def read_roots(connection: Connection, collection_name: str) -> list[Root]:
         return [Root(connection.execute(statement).scalar_one(), collection_id)]
     statement = select(collections.c.storage_root).distinct().order_by(collections.c.storage_root)
     return [Root(uri) for uri in connection.execute(statement).scalars()]
+
+
+def read_founder(connection: Connection, uri: str) -> Founder | None:
+    """The first collection of a storage root; None = it has none."""
+    statement = (
+        select(collections.c.collection_id, collections.c.create_time_ms)
+        .where(collections.c.storage_root == uri)
+        .order_by(collections.c.collection_id)
+        .limit(1)
+    )
+    row = connection.execute(statement).one_or_none()
+    return Founder(row.collection_id, row.create_time_ms) if row is not None else None
+
+
+def has_founder(connection: Connection, founder: Founder) -> bool:
+    """Whether a collection is, or was, one of this database."""
+    statement = select(collections.c.collection_id).where(
+        collections.c.collection_id == founder.collection_id,
+        collections.c.create_time_ms == founder.create_time_ms,
+    )
+    return connection.execute(statement).scalar() is not None
 
 
 def read_lane(connection: Connection, kind: DatabaseKind, window: LeafWindow) -> LaneFacts | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from sqlalchemy import create_engine, text
 from store.support import CALLER, Clock, ScriptedFaults, World, position
 
 from coordinator.core.model import BinlogFacts, LaneSave, Save
@@ -16,11 +17,12 @@ from coordinator.jobs.garbage_sweep import GarbageSettings
 from coordinator.store import WriteAnswer
 from coordinator.store.garbage import GcPlan
 from coordinator.web.metrics import Metrics
-from datacoord.objectstore import ObjectStore
+from datacoord.objectstore import OWNER_MARK, ObjectStore
 from datacoord.paths import BinlogKind, BinlogPath
 from datacoord.v1 import admin_pb2
 
 PLAN_SECONDS = 60.0
+BOTH = (BinlogKind.INSERT, BinlogKind.DELTA)
 _log_ids = itertools.count(1)
 
 
@@ -160,8 +162,9 @@ class Rig:
         return await self.job(**settings).plan(collection, deadline)
 
     def files(self) -> set[str]:
-        """Every file below the root."""
-        return {str(path.relative_to(self.root)) for path in self.root.rglob("*") if not path.is_dir()}
+        """Every file below the root, but the mark of its owner."""
+        found = {str(path.relative_to(self.root)) for path in self.root.rglob("*") if not path.is_dir()}
+        return found - {OWNER_MARK}
 
     def directories(self) -> set[str]:
         """Every directory below the root."""
@@ -171,3 +174,11 @@ class Rig:
         """Objects that readers see."""
         page = await self.world.store.list_binlogs(self.world.collection.name)
         return {str(binlog.path) for channel in page.items for binlog in channel.binlogs}
+
+
+def execute(rig: Rig, statement: str) -> None:
+    """One statement, by somebody else."""
+    engine = create_engine(rig.world.url)
+    with engine.begin() as connection:
+        connection.execute(text(statement))
+    engine.dispose()
