@@ -29,6 +29,9 @@ CONTROL_ID = 1
 RETRY_MS = 60_000
 """A round that ended early is tried again after this time, where the interval is longer."""
 
+RETRY_REST = 10
+"""Or after so many times as long as it took: what fails for good must not have every root listed all the time."""
+
 _MISSING = "the control row of the garbage collector is missing; RESUME makes a new one"
 
 
@@ -57,7 +60,7 @@ class GcStatus:
         if self.paused:
             return False
         if self.last_round.error:
-            interval_ms = min(interval_ms, RETRY_MS)
+            interval_ms = min(interval_ms, max(RETRY_MS, RETRY_REST * self.last_round.duration_ms))
         over_ms = self.last_round.start_time_ms + self.last_round.duration_ms
         return self.run_requested or self.last_round.start_time_ms == 0 or self.now_ms >= over_ms + interval_ms
 

@@ -7,9 +7,10 @@ import pytest
 from sqlalchemy import create_engine
 from store.support import CALLER, dump
 
-from coordinator.store.garbage import hold
+from coordinator.store.garbage import GcStatus, hold
 from datacoord.errors import GcPausedError
 from datacoord.paths import BinlogKind
+from datacoord.v1 import admin_pb2
 from garbage.rig import Rig, execute
 
 
@@ -182,3 +183,18 @@ async def test_a_round_is_asked_for_once_and_begins_once(rig: Rig) -> None:
     assert (await garbage.request_run(caller=CALLER)).run_requested
     assert await garbage.begin(3_600_000) is not None
     assert not (await garbage.status()).run_requested
+
+
+@pytest.mark.parametrize(
+    ("took_ms", "error", "after_ms"), [(5, "", 3_600_000), (5, "x", 60_000), (30_000, "x", 300_000)]
+)
+def test_a_round_that_failed_is_tried_again_soon_but_not_all_the_time(took_ms: int, error: str, after_ms: int) -> None:
+    """A root of another database fails for good: listing everything every minute would be paid for by the request."""
+    last = admin_pb2.GcRound(start_time_ms=1_000, duration_ms=took_ms, error=error)
+
+    def due(now_ms: int) -> bool:
+        return GcStatus(False, 0, "", False, last, now_ms).is_due(3_600_000)
+
+    end_ms = 1_000 + took_ms
+    assert not due(end_ms + after_ms - 1)
+    assert due(end_ms + after_ms)
