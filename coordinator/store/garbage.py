@@ -341,6 +341,6 @@ def _permit(transaction: Transaction, fence: int) -> Permit:
 
 
 def hold(connection: Connection, reason: str) -> None:
-    """Lets nothing be deleted until RESUME: for a restore, in its own transaction."""
-    values = {"held": 1, "hold_reason": reason}
+    """Lets nothing be deleted until RESUME: for a restore or a rebuild, in its own transaction."""
+    values = {"held": 1, "hold_reason": reason, "run_requested": 0}
     connection.execute(update(gc_control).where(gc_control.c.control_id == CONTROL_ID).values(**values))

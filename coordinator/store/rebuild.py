@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 from coordinator.core.model import SegmentState
 from coordinator.core.rebuild import FoundObject, Range, RebuiltLane, rebuild_checkpoint, rebuild_lanes
 from coordinator.core.segments import level_of
-from coordinator.store import migrate
+from coordinator.store import garbage, migrate
 from coordinator.store.channel_writes import KIND_NUMBERS
 from coordinator.store.dialects import database_kind
 from coordinator.store.restore import JUMP
@@ -28,7 +28,6 @@ from coordinator.store.tables import (
     channel_state,
     collections,
     epochs,
-    gc_control,
     lanes,
     partitions,
     segments,
@@ -278,7 +277,7 @@ class _Writer:
             self._write_collection(collection)
         for name, value in (("epoch", self._epoch), ("id", self._number)):
             self._connection.execute(update(epochs).where(epochs.c.name == name).values(value=value))
-        self._connection.execute(update(gc_control).values(held=1, hold_reason=HOLD_REASON, run_requested=0))
+        garbage.hold(self._connection, HOLD_REASON)
 
     def _next_number(self) -> int:
         self._number += 1

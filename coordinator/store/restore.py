@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from sqlalchemy import delete, exc, exists, select, update
 from sqlalchemy.engine import Connection
 
-from coordinator.store import migrate
+from coordinator.store import garbage, migrate
 from coordinator.store.answers import StoreSettings
 from coordinator.store.channels import Channels
 from coordinator.store.dialects import DatabaseKind, database_kind
@@ -30,7 +30,6 @@ from coordinator.store.tables import (
     channel_state,
     datanodes,
     epochs,
-    gc_control,
     job_leases,
     owners,
     placements,
@@ -130,7 +129,7 @@ def _restore(transaction: Transaction) -> Restored:
     channels.finish()
     connection.execute(delete(placements))
     connection.execute(update(job_leases).values(lease_until_ms=0, fence=job_leases.c.fence + 1))
-    connection.execute(update(gc_control).values(held=1, hold_reason=HOLD_REASON, run_requested=0))
+    garbage.hold(connection, HOLD_REASON)
     for chunk in chunks(changes, CHANNELS_PER_EVENT):
         transaction.record("Restore", "cli", channels=len(chunk), items=len(chunk), changes=chunk)
     transaction.finish()
