@@ -444,7 +444,7 @@ class Store(Operations):
             ChannelNotFoundError: no such channel.
             CollectionNotFoundError: no such collection.
         """
-        return await self._database.read(
+        return await self._database.read_in_steps(
             lambda connection: findings.read_findings(
                 connection,
                 self._database.kind,

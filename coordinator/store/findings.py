@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 from sqlalchemy import func, select
@@ -31,6 +31,9 @@ from datacoord.v1 import data_coord_pb2
 
 ASSIGNMENT_JOB = "assignment"
 
+CHANNELS_PER_STEP = 500
+"""A few milliseconds of the loop, where reads run on it."""
+
 EVENTS_MAX = 20_000
 """Entries of the history that are looked at for assignments: an older one was long enough ago to have been answered."""
 
@@ -58,8 +61,8 @@ def read_findings(
     collection_name: str,
     findings_max: int,
     now_ms: int | None,
-) -> Findings:
-    """Examines channels, the worst finding first.
+) -> Generator[None, None, Findings]:
+    """Examines channels, the worst finding first; yields every CHANNELS_PER_STEP of them.
 
     Args:
         connection: in one read transaction.
@@ -79,6 +82,8 @@ def read_findings(
     examined = 0
     for facts in _facts(connection, channel_name, collection_name):
         examined += 1
+        if examined % CHANNELS_PER_STEP == 0:
+            yield
         finding = examine(facts, now_ms)
         if finding is not None:
             found.append(finding)
@@ -131,7 +136,7 @@ def _facts(connection: Connection, channel_name: str, collection_name: str) -> I
         (collection_id,) = collection_ids(connection, [collection_name])
         statement = statement.where(vchannels.c.collection_id == collection_id)
     assigned: dict[int, int] | None = None
-    for row in connection.execute(statement).all():
+    for row in connection.execute(statement):
         said = reports.get(row.owner_id, {}).get(row.name) if row.owner_kind == OWNER_DATANODE else None
         report = _report(said) if said is not None and said.epoch == row.epoch else None
         if report is None and row.register_time_ms and assigned is None:

@@ -1,10 +1,12 @@
 """Explain reads the facts right, on both databases: who owns what, who was heard, what was asked for and when."""
 
+import asyncio
+
 import pytest
 
 from coordinator.core.findings import LATE_MS, Problem, Severity
 from coordinator.core.model import ChannelMode
-from coordinator.store import ChannelRelease, Store
+from coordinator.store import ChannelRelease, Store, findings
 from datacoord.errors import ChannelNotFoundError, CollectionNotFoundError
 from datacoord.v1 import data_coord_pb2
 
@@ -109,6 +111,29 @@ async def test_only_as_many_as_asked_for_are_given_and_all_are_counted(world: Wo
     assert (len(found.items), found.total) == (3, 7)
     found = await world.store.explain(collection_name="more")
     assert {finding.collection_name for finding in found.items} == {"more"}
+
+
+async def test_others_get_their_turns_while_many_channels_are_examined(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page asks every few seconds: on SQLite nobody would be served while 100,000 channels are looked at."""
+    monkeypatch.setattr(findings, "CHANNELS_PER_STEP", 10)
+    await world.create("many", ChannelMode.MANAGED, channels=100)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others())
+    await asyncio.sleep(0)
+    found = await world.store.explain(findings_max=200)
+    task.cancel()
+
+    assert found.total == 102
+    assert turns >= 10
 
 
 async def test_what_does_not_exist_is_refused_by_name(world: World) -> None:
