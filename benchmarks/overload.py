@@ -133,8 +133,8 @@ class Target:
                 run.refusals += 1
                 await asyncio.sleep(asked * random.uniform(1.0, 1.25))
             else:
+                workload.check_saves([reply], PER_CALL, repeated=True)
                 run.lanes += PER_CALL
-                workload.check_saves([reply], PER_CALL)
                 del self.pending[sender]
                 return
         run.given_up += 1

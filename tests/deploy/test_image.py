@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import time
 import urllib.request
@@ -13,6 +14,9 @@ from typing import Any
 import pytest
 import yaml
 from support.postgres import PostgresServer
+
+from datacoord.client import CoordinatorClient
+from datacoord.credentials import Credentials
 
 from .image_builder import ROOT, ImageBuilder, Stage, run, start
 
@@ -55,32 +59,37 @@ def test_the_services_land_rows_when_they_run_as_the_compose_file_says(
     images: dict[str, Stage], tmp_path: Path
 ) -> None:
     """Users, read-only roots, commands and their order, all as deployed; only addresses are this machine's."""
-    objects = tmp_path / "objects"
+    objects, secrets = tmp_path / "objects", tmp_path / "deploy" / "secrets"
     objects.mkdir()
     os.chown(objects, 10001, 10001)
-    for directory in (tmp_path, tmp_path.parent):
+    secrets.parent.mkdir()
+    script = secrets.parent / "make-secrets.sh"
+    script.write_bytes((ROOT / "deploy" / "make-secrets.sh").read_bytes())
+    subprocess.run(["sh", script], check=True, capture_output=True)
+    for directory in (tmp_path, tmp_path.parent, secrets):
         directory.chmod(0o755)
     with ExitStack() as stack:
         server = PostgresServer()
         stack.callback(server.remove)
         server.start()
-        url = server.create_database("deployed")
-        settings = {
-            "DATACOORD_DATABASE_URL": url,
-            "DATACOORD_STORAGE_ROOT": "/objects",
-            "DATACOORD_ALLOW_PLAINTEXT": "true",
-        }
+        (secrets / "database_url").write_text(server.create_database("deployed"))
 
         def service(name: str, image: str, *, replace: dict[str, str]) -> subprocess.Popen[bytes]:
             command = [_replaced(word, replace) for word in SERVICES[name]["command"]]
+            environment = {key: str(value) for key, value in SERVICES[name]["environment"].items()}
+            if "DATACOORD_STORAGE_ROOT" in environment:
+                environment["DATACOORD_STORAGE_ROOT"] = "/objects"
             output = stack.enter_context((tmp_path / f"{name}.log").open("wb"))
-            process = start(images[image], command, output, mounts={objects: "/objects"}, more=settings)
+            mounts = {objects: "/objects", secrets: "/run/secrets"}
+            process = start(images[image], command, output, mounts=mounts, more=environment)
             stack.callback(_end, process)
             return process
 
         assert service("migrate", "coordinator", replace={}).wait(WAIT_SECONDS_MAX) == 0, _log(tmp_path, "migrate")
         coordinator = service("coordinator", "coordinator", replace={})
         wait_for(lambda: _answers("http://127.0.0.1:13334/readyz"), coordinator, tmp_path / "coordinator.log")
+        page = "http://127.0.0.1:13335/"
+        wait_for(lambda: b"Datacoord" in _body(page), coordinator, tmp_path / "coordinator.log")
         local = {"spark-master": "127.0.0.1", "coordinator": "127.0.0.1", "--rows=5000000": "--rows=20000"}
         master = service("spark-master", "spark", replace=local)
         wait_for(lambda: _answers("http://127.0.0.1:8080/json/"), master, tmp_path / "spark-master.log")
@@ -91,9 +100,11 @@ def test_the_services_land_rows_when_they_run_as_the_compose_file_says(
         assert land.wait(600) == 0, _log(tmp_path, "land")
         assert "everything is registered" in _log(tmp_path, "land")
         assert run(images["coordinator"], ["datacoord", "health"]).strip() == "ready"
-        channels = json.loads(run(images["coordinator"], ["datacoord", "channels", "--output", "json"]))
+        credentials = Credentials(token_file=str(secrets / "admin_token"))
+        with CoordinatorClient("127.0.0.1:13333", credentials=credentials) as client:
+            channels = list(client.list_channels("generated"))
         assert len(channels) == 64
-        assert all(channel["checkpoint"]["timestamp"] > 0 for channel in channels)
+        assert all(channel.checkpoint.timestamp > 0 for channel in channels)
         assert {path.stat().st_uid for path in objects.rglob("*.parquet")} == {10001}
 
 
@@ -120,9 +131,16 @@ def _log(directory: Path, name: str) -> str:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    process.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(20)
+    """Ends the first process of the namespace, and with it all others; `unshare` itself hands no signal on."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    first = [int(child) for child in children.read_text().split()] if children.exists() else []
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for child in first:
+            with suppress(ProcessLookupError):
+                os.kill(child, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(30)
+            return
     process.kill()
     process.wait(20)
 
