@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from click.testing import CliRunner, Result
 from server.running_coordinator import CoordinatorThread, claim, definition, eventually, running, save_part
 
@@ -52,7 +53,8 @@ class Stage:
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
     """A coordinator whose first round is over and whose next one is an hour away."""
-    with running(tmp_path / "data") as thread:
+    # It runs in this process, and what it logs would stand among what the commands print.
+    with running(tmp_path / "data") as thread, structlog.testing.capture_logs():
         client = CoordinatorClient(thread.address)
         status = admin_pb2.GcControlRequest(action=Action.GC_ACTION_STATUS)
         eventually(lambda: client.gc_control(status).round.start_time_ms > 0)
