@@ -1,4 +1,4 @@
-"""All benchmarks of the coordinator, one after the other; writes docs/performance.md.
+"""All benchmarks of coordinator and datanodes, one after the other; writes docs/performance.md.
 
 make bench NAME=all
 """
@@ -13,7 +13,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "performance.md"
-NAMES = ("checkpoints", "checkpoint_updater", "latency", "saves", "scale", "recovery_info", "overload")
+NAMES = (
+    *("checkpoints", "checkpoint_updater", "latency", "saves", "scale", "recovery_info", "overload"),
+    *("datanode_job", "stream_sink", "datanode_figures"),
+)
 
 HEAD = """# Performance
 
@@ -79,7 +82,7 @@ def _bars(results: dict[str, tuple[str, dict[str, Any]]]) -> str:
 def main() -> None:
     """Runs all and writes the page."""
     parser = argparse.ArgumentParser(
-        description="Runs all benchmarks of the coordinator and writes docs/performance.md."
+        description="Runs all benchmarks of coordinator and datanodes and writes docs/performance.md."
     )
     parser.add_argument("--only", nargs="*", choices=NAMES, default=NAMES)
     parser.add_argument("--output", type=Path, default=PAGE)
