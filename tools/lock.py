@@ -1,9 +1,8 @@
 """Writes the locks in requirements/ from pyproject.toml; what `make lock` runs.
 
-`dev.lock` is everything, `run.lock` the part of it that a deployment needs, `java.lock` a Java for machines that have none, `bench.lock`
-what others write that benchmarks compare with.
-Versions that are locked already stay unless `--upgrade` is given. Every entry carries hashes, none an index address: where
-packages come from is the business of the machine that installs them.
+`dev.lock` is everything, `run.lock` the part of it that a deployment needs, `java.lock` a Java for machines that have none,
+`bench.lock` what others wrote and benchmarks compare with. Versions that are locked already stay unless `--upgrade` is given. Every
+entry carries hashes, none an index address: where packages come from is the business of the machine that installs them.
 """
 
 import argparse

@@ -38,7 +38,7 @@ class Delta:
         self._directory = directory / "delta"
         self._rows = rows
         write_deltalake(str(self._directory), batch(rows, 0).slice(0, 0))
-        self._open = lambda: DeltaTable(str(self._directory))
+        self._open: Callable[[], Any] = lambda: DeltaTable(str(self._directory))
         self._local = threading.local()
 
     def write(self, number: int) -> Any:

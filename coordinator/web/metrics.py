@@ -333,7 +333,9 @@ class Metrics:
         for verdict in Verdict:
             if verdict not in {Verdict.UNKNOWN_NAME, Verdict.SEGMENT_DROPPED}:
                 self.gc_objects_deleted.labels(verdict.name)
-        self.gc_bytes_deleted = self._counter("gc_bytes_deleted_total", (), "Bytes of the objects deleted.", "The same.")
+        self.gc_bytes_deleted = self._counter(
+            "gc_bytes_deleted_total", (), "Bytes of the objects deleted.", "The same."
+        )
         self.gc_rows_deleted = self._counter(
             "gc_binlog_rows_deleted_total", (), "Rows of binlogs of dropped segments that were deleted.", "The same."
         )

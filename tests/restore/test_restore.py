@@ -169,7 +169,7 @@ def _select(url: str, table: str, *columns: str) -> list[tuple[object, ...]]:
 
 
 def _positions(rows: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
-    return sorted(tuple(row[6:10]) for row in rows)  # type: ignore[type-var]
+    return sorted(tuple(row[6:10]) for row in rows)
 
 
 async def test_garbage_stays_until_an_operator_lets_it_go(stage: Stage) -> None:

@@ -84,10 +84,9 @@ def test_every_kind_of_entry_has_a_known_form_and_is_documented() -> None:
     written = set()
     for file in Path(coordinator.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
-            is_record = (
-                isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "record"
-            )
-            if is_record and node.args and isinstance(node.args[0], ast.Constant):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            if node.func.attr == "record" and node.args and isinstance(node.args[0], ast.Constant):
                 written.add(node.args[0].value)
     # Calls that are recorded under the name they were made with.
     written |= {

@@ -68,7 +68,7 @@ async def test_old_entries_of_the_history_go_in_parts_and_young_ones_stay(
     await world.start_datanode()
     young = [event_id for event_id in numbers(world, "events") if event_id > old[-1]]
 
-    rounds = []
+    rounds: list[RetentionRound] = []
     while not rounds or rounds[-1].more:
         rounds.append(await run(world))
 
