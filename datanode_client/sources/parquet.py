@@ -170,6 +170,8 @@ class ParquetCursor:
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
+        # The generator holds this cursor: without an end of the cycle a decoded row group stays until the collector runs.
+        self._batches = iter(())
 
     def _read_batches(self) -> Iterator[pa.RecordBatch]:
         """The rows behind the offset; begins with the row group that has the first of them."""

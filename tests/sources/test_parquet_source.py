@@ -1,15 +1,20 @@
 """Parquet directories: order, seeking by row group, types, and what is said of a file that is wrong."""
 
+import gc
+import weakref
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
 from datacoord.errors import SourceInvalidError, SourceUnavailableError
 from datacoord.positions import START
 from datanode_client.sources.base import OP_COLUMN, OP_DELETE, OP_UPSERT
-from datanode_client.sources.parquet import ParquetReaderFactory
+from datanode_client.sources.files_log import FileEntry
+from datanode_client.sources.files_reader import FilePlace
+from datanode_client.sources.parquet import ParquetCursor, ParquetReaderFactory
 
 from .files_reading import SCHEMA, Following, channel, ids, read_all, timestamps
 from .replay import read_channel
@@ -183,3 +188,22 @@ async def test_a_store_that_goes_away_is_waited_for(tmp_path: Path) -> None:
     await reader.open(position)
     assert (await reader.next()).position.timestamp == position.timestamp + 4
     await reader.close()
+
+
+def test_a_closed_file_leaves_its_rows_without_waiting_for_the_collector(tmp_path: Path) -> None:
+    """A decoded row group per file that stays until Python collects garbage is memory that no limit knows of."""
+    path = tmp_path / "a.parquet"
+    schema = pa.schema([("id", pa.int64())])
+    pq.write_table(pa.table({"id": list(range(100))}, schema=schema), path)
+    place = FilePlace(pafs.LocalFileSystem(), str(path), FileEntry("a.parquet", path.stat().st_size, 0))
+    gc.collect()
+    gc.disable()
+    try:
+        cursor = ParquetCursor(place, schema, lambda batch, _ends: batch, 10)
+        assert cursor.read(complete=True) is not None
+        left = weakref.ref(cursor)
+        cursor.close()
+        del cursor
+        assert left() is None
+    finally:
+        gc.enable()
