@@ -221,6 +221,7 @@ def _lane(
         for field in fields:
             number(field.field_id, "field_id", 0)
             for binlog in field.binlogs:
+                number(binlog.log_id, "log_id", 1)
                 if binlog.log_id in seen:
                     raise InvalidFieldError(
                         f"object {binlog.log_id} stands twice in the part of channel {part.channel_name!r}",
@@ -272,7 +273,6 @@ def _binlog(binlog: common_pb2.Binlog, kind: BinlogKind, field_id: int, range_to
         binlog.log_size_bytes,
         binlog.memory_size_bytes,
     )
-    number(log_id, "log_id", 1)
     number(rows, "entries_num", 0, limits.BINLOG_ROWS_MAX)
     number(size_bytes, "log_size_bytes", 0, limits.BINLOG_BYTES_MAX)
     number(memory_bytes, "memory_size_bytes", 0, limits.BINLOG_BYTES_MAX)
