@@ -14,7 +14,17 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "performance.md"
 NAMES = (
-    *("checkpoints", "checkpoint_updater", "latency", "saves", "scale", "recovery_info", "overload"),
+    *(
+        "checkpoints",
+        "checkpoint_updater",
+        "latency",
+        "saves",
+        "commits",
+        "scale",
+        "recovery_info",
+        "overload",
+        "scrape",
+    ),
     *("datanode_job", "stream_sink", "datanode_figures"),
 )
 

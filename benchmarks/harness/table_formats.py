@@ -34,8 +34,10 @@ class Delta:
 
     def __init__(self, directory: Path, rows: int) -> None:
         from deltalake import DeltaTable, write_deltalake
+        from deltalake.exceptions import CommitFailedError
 
         self._directory = directory / "delta"
+        self._conflict: type[Exception] = CommitFailedError
         self._rows = rows
         write_deltalake(str(self._directory), batch(rows, 0).slice(0, 0))
         self._open: Callable[[], Any] = lambda: DeltaTable(str(self._directory))
@@ -54,7 +56,12 @@ class Delta:
         """Commits it."""
         if not hasattr(self._local, "table"):
             self._local.table = self._open()
-        self._local.table.create_write_transaction([action], mode="append", schema=self._local.table.schema())
+        while True:
+            try:
+                self._local.table.create_write_transaction([action], mode="append", schema=self._local.table.schema())
+                return
+            except self._conflict:  # others were faster fifteen times; an append of ours must not be left out
+                self._local.table = self._open()
 
 
 class Iceberg:
