@@ -36,7 +36,7 @@ from coordinator.store.alone import lock_alone
 from coordinator.store.migrate import upgrade
 from coordinator.web.app import Listener, WebServer
 from coordinator.web.metrics import Metrics
-from coordinator.web.page import History, HistorySampler, StatusPage
+from coordinator.web.page import SAMPLE_SECONDS, History, HistorySampler, StatusPage
 from coordinator.web.reported import ReportedMetrics
 from datacoord.errors import ConfigInvalidError
 from datacoord.transport import CALLERS, server_options
@@ -136,9 +136,6 @@ class Coordinator:
         if weak := await self._store.weak_settings():
             _log.warning("database_may_lose_acknowledged_writes", settings=dict(weak))
         page.show(self._store)
-        sampler = HistorySampler(self._store, self._history, _now_ms)
-        sampler.start()
-        self._closing.push_async_callback(sampler.stop)
         self._hub = WatchHub(self._store, self._metrics.watch_streams)
         self._make_jobs()
         self._add_services(server)
@@ -191,6 +188,7 @@ class Coordinator:
             self._assignment,
             JobLoop("sealing", SealRounds(store), settings.seal_job_interval_seconds, metrics),
             JobLoop("retention", self._retention, settings.retention_job_interval_seconds, metrics),
+            JobLoop("page", HistorySampler(store, self._history, _now_ms), SAMPLE_SECONDS, metrics),
             JobLoop("watch", self._hub.poll, settings.watch_poll_seconds, metrics),
             self._garbage,
         ]

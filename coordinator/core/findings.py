@@ -46,17 +46,13 @@ class Report:
         consumed_timestamp: of the last position it has read.
         event_time_ms: wall clock of that event at the source; 0 = not known.
         lag: distance to the head of the source; None = not known.
-        buffered_rows: in write buffers.
         syncs_in_flight: cut and not answered yet.
-        finished: the source has ended and everything is registered.
     """
 
     consumed_timestamp: int
     event_time_ms: int
     lag: int | None
-    buffered_rows: int
     syncs_in_flight: int
-    finished: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,13 +52,7 @@ class AssignmentRounds:
         channels = dict.fromkeys(CHANNEL_STATES, 0)
         living: list[DataNodeRow] = []
         if done.ran:
-            page_token = ""
-            while True:
-                page = await self._store.list_datanodes(page_token=page_token)
-                living += page.items
-                page_token = page.next_page_token
-                if not page_token:
-                    break
+            living = await self._store.living_datanodes()
             for node in living:
                 sessions[node.state.name] = sessions.get(node.state.name, 0) + 1
             channels.update(await self._store.count_channels())

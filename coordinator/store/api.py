@@ -435,6 +435,16 @@ class Store(Operations):
             )
         )
 
+    async def living_datanodes(self) -> list[DataNodeRow]:
+        """Every living session, by number."""
+        living: list[DataNodeRow] = []
+        page = await self.list_datanodes()
+        living += page.items
+        while page.next_page_token:
+            page = await self.list_datanodes(page_token=page.next_page_token)
+            living += page.items
+        return living
+
     async def explain(
         self, *, channel_name: str = "", collection_name: str = "", findings_max: int = 100
     ) -> findings.Findings:

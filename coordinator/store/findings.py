@@ -45,12 +45,10 @@ class Findings:
     Attributes:
         items: the worst first, at most as many as were asked for.
         total: how many there are.
-        now_ms: the database's clock of the read.
     """
 
     items: tuple[Finding, ...]
     total: int
-    now_ms: int
 
 
 def read_findings(
@@ -95,7 +93,7 @@ def read_findings(
     if jobs is not None:
         found.append(jobs)
     ordered = worst_first(found)
-    return Findings(tuple(ordered[:findings_max]), len(ordered), now_ms)
+    return Findings(tuple(ordered[:findings_max]), len(ordered))
 
 
 def _jobs(connection: Connection, now_ms: int) -> Finding | None:
@@ -211,7 +209,5 @@ def _report(message: data_coord_pb2.DataNodeTtMsg) -> Report:
         consumed_timestamp=message.timestamp,
         event_time_ms=message.event_time_ms,
         lag=message.lag if message.HasField("lag") else None,
-        buffered_rows=message.buffered_rows,
         syncs_in_flight=message.syncs_in_flight,
-        finished=message.finished,
     )

@@ -1,6 +1,5 @@
 """Counts for the status page: a few aggregates of one read."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import Select, func, select
@@ -36,21 +35,6 @@ class JobLease:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentCount:
-    """Segments of one stored state.
-
-    Attributes:
-        segments: how many.
-        rows: rows in their insert logs.
-        size_bytes: bytes of their objects.
-    """
-
-    segments: int
-    rows: int
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Overview:
     """What there is.
 
@@ -61,7 +45,7 @@ class Overview:
         finished: MANAGED channels that need none: the source has ended, everything is registered.
         claimed: CLAIMED channels.
         datanodes: living sessions.
-        segments: by stored state.
+        rows: rows in the insert logs of segments that are not dropped.
         jobs: leases of the background jobs, by name.
         now_ms: the database's clock.
     """
@@ -72,7 +56,7 @@ class Overview:
     finished: int
     claimed: int
     datanodes: int
-    segments: Mapping[SegmentState, SegmentCount]
+    rows: int
     jobs: tuple[JobLease, ...]
     now_ms: int
 
@@ -80,9 +64,7 @@ class Overview:
 def read_overview(connection: Connection, kind: DatabaseKind) -> Overview:
     """Counts everything."""
     channels = count_channels(connection)
-    sums = select(segments.c.state, func.count(), func.sum(segments.c.rows), func.sum(segments.c.size_bytes)).group_by(
-        segments.c.state
-    )
+    live_rows = select(func.coalesce(func.sum(segments.c.rows), 0)).where(segments.c.state != int(SegmentState.DROPPED))
     leases = connection.execute(select(job_leases).order_by(job_leases.c.name))
     return Overview(
         collections=_count(connection, select(func.count()).where(collections.c.state == ACTIVE)),
@@ -91,10 +73,7 @@ def read_overview(connection: Connection, kind: DatabaseKind) -> Overview:
         finished=channels["FINISHED"],
         claimed=channels["CLAIMED"],
         datanodes=_count(connection, select(func.count()).where(datanodes.c.state != SESSION_ENDED)),
-        segments={
-            SegmentState(state): SegmentCount(count, int(rows), int(size))
-            for state, count, rows, size in connection.execute(sums)
-        },
+        rows=_count(connection, live_rows),
         jobs=tuple(JobLease(lease.name, lease.holder, lease.lease_until_ms) for lease in leases),
         now_ms=kind.clock_ms(connection),
     )

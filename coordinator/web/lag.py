@@ -12,6 +12,7 @@ from typing import Final
 
 from coordinator.store import DataNodeRow
 from coordinator.web.metrics import EVENT_AGE_BUCKETS_SECONDS, LAG_BUCKETS, Metrics
+from datacoord.v1 import data_coord_pb2
 
 WORST_CHANNELS: Final = 20
 """So many are shown by name: what fits a table on a dashboard."""
@@ -34,6 +35,14 @@ class LagFigures:
     by_age: list[int]
 
 
+def event_age_seconds(message: data_coord_pb2.DataNodeTtMsg, now_ms: float) -> float | None:
+    """Age of the event that was read last; 0 for what has read everything, however long ago that was; None = not known."""
+    if not message.event_time_ms:
+        return None
+    caught_up = message.finished or (message.HasField("lag") and message.lag == 0)
+    return 0.0 if caught_up else max(now_ms - message.event_time_ms, 0.0) / 1000
+
+
 def lag_figures(nodes: Iterable[DataNodeRow], now_ms: float) -> LagFigures:
     """Judges what datanodes said. Takes a moment where channels are many: call it in a thread.
 
@@ -45,13 +54,10 @@ def lag_figures(nodes: Iterable[DataNodeRow], now_ms: float) -> LagFigures:
     ages: list[tuple[float, str]] = []
     for node in nodes:
         for message in node.report.msgs:
-            known = message.HasField("lag")
-            if known:
+            if message.HasField("lag"):
                 lags.append((message.lag, message.channel_name))
-            if message.event_time_ms:
-                # What has read everything is not late, however long ago the last event was.
-                caught_up = message.finished or (known and message.lag == 0)
-                age_seconds = 0.0 if caught_up else max(now_ms - message.event_time_ms, 0.0) / 1000
+            age_seconds = event_age_seconds(message, now_ms)
+            if age_seconds is not None:
                 ages.append((age_seconds, message.channel_name))
     return LagFigures(_worst(lags), _counts(lags, LAG_BUCKETS), _worst(ages), _counts(ages, EVENT_AGE_BUCKETS_SECONDS))
 

@@ -21,9 +21,7 @@ from coordinator.core.findings import (
 )
 
 NOW = 10_000_000
-REPORT = Report(
-    consumed_timestamp=100, event_time_ms=NOW - 1000, lag=3, buffered_rows=5, syncs_in_flight=1, finished=False
-)
+REPORT = Report(consumed_timestamp=100, event_time_ms=NOW - 1000, lag=3, syncs_in_flight=1)
 WELL = ChannelFacts(
     channel_name="c_1v0",
     collection_name="c",
@@ -101,14 +99,20 @@ def test_every_problem_of_a_channel_has_a_case() -> None:
         WELL,
         replace(WELL, owned_since_ms=NOW - 1000, report=None),
         replace(WELL, report=replace(REPORT, lag=0, event_time_ms=LONG_AGO), checkpoint_event_time_ms=LONG_AGO),
-        replace(
-            WELL, report=replace(REPORT, lag=0, finished=True, syncs_in_flight=0), checkpoint_event_time_ms=LONG_AGO
-        ),
+        replace(WELL, report=replace(REPORT, lag=0, syncs_in_flight=0), checkpoint_event_time_ms=LONG_AGO),
         replace(WELL, managed=False, owner="", report=None),
         replace(WELL, dropped=True, owner=""),
         replace(WELL, finished=True, owner="", datanodes=0, report=None),
     ],
-    ids=["well", "just assigned", "idle source", "finished", "claimed by nobody", "dropped", "landed and left"],
+    ids=[
+        "well",
+        "just assigned",
+        "idle source",
+        "nothing under way",
+        "claimed by nobody",
+        "dropped",
+        "landed and left",
+    ],
 )
 def test_what_is_well_is_not_accused(facts: ChannelFacts) -> None:
     """An alarm for an idle channel teaches people to look away."""

@@ -57,14 +57,14 @@ def read(store: ObjectStore, path: str) -> bytes:
 @pytest.mark.parametrize("data", [SMALL, LARGE], ids=["one PUT", "multipart"])
 def test_a_created_object_is_read_back_and_listed(server: S3Server, bucket: str, data: pa.Buffer) -> None:
     """What is named in SQL must be found again, by the same relative path."""
-    store = ObjectStore.from_uri(f"s3://{bucket}/some/root/")
+    store = ObjectStore.from_uri(f"s3://{bucket}/some/place/")
     store.create(PATH, data)
 
     assert read(store, PATH) == data.to_pybytes()
     assert list(store.list_objects()) == [ObjectInfo(PATH, data.size)]
     assert list(store.list_objects("insert_log/7")) == [ObjectInfo(PATH, data.size)]
     assert list(store.list_objects("delta_log")) == []
-    assert server.names(bucket) == [f"{bucket}/some/root/{PATH}"]
+    assert server.names(bucket) == [f"{bucket}/some/place/{PATH}"]
 
 
 def test_a_small_object_is_one_request(server: S3Server, bucket: str) -> None:

@@ -68,7 +68,7 @@ async def test_a_datanode_lands_in_s3_exactly_once(
             timestamp_kind=common_pb2.TIMESTAMP_KIND_ORDINAL,
         )
         collection = await asyncio.to_thread(client.create_collection, request)
-        assert collection.storage_root == f"s3://landing/root/{collection.collection_id}"
+        assert collection.storage_root == f"s3://landing/objects/{collection.collection_id}"
         broker = Broker(BrokerConfig(coordinator.address, retry=RetryConfig(0.02, 0.3)))
         datanode = DataNode(
             job="s3", slot=0, collection_names=["t"], reader_factory=source.reader, broker=broker, config=SMALL_BUFFERS

@@ -74,7 +74,7 @@ def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinato
             rows = 20_000 * (1 + math.sin(number / 20)) + 500 * (number % 7)
             lag_seconds = 3 + 40 * math.exp(-(((number - 300) / 12) ** 2))
             time_ms = now_ms - (360 - number) * 10_000
-            thread.coordinator._history.samples.append(Sample(time_ms, rows, rows / 90, lag_seconds, 1))
+            thread.coordinator._history.samples.append(Sample(time_ms, rows, rows / 90, lag_seconds))
         yield thread
 
 

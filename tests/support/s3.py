@@ -67,7 +67,7 @@ class S3Server:
     def make_bucket(self, bucket: str) -> str:
         """Creates a bucket and returns a storage root in it."""
         self.direct().create_dir(bucket)
-        return f"s3://{bucket}/root"
+        return f"s3://{bucket}/objects"
 
     def names(self, bucket: str) -> list[str]:
         """Every object of a bucket."""

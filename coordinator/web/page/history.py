@@ -1,22 +1,18 @@
 """What the status page plots: samples of the last hour, kept in memory by this process, of figures that all replicas share."""
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from coordinator.logging import get_logger
 from coordinator.store import DataNodeRow, Store
-from datacoord.errors import DatacoordError
+from coordinator.web.lag import event_age_seconds
 
 SAMPLE_SECONDS: Final = 10.0
 SAMPLES_MAX: Final = 360
 """An hour."""
 
 CONSUMED_ROWS: Final = "datanode_consumed_rows_total"
-
-_log = get_logger("page")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +24,12 @@ class Sample:
         rows_per_second: rows that datanodes read.
         writes_per_second: positions and ranges that were registered, by anybody on any replica.
         lag_seconds: age of the oldest event that is being read; 0 = every channel has read everything.
-        datanodes: living sessions.
     """
 
     time_ms: float
     rows_per_second: float
     writes_per_second: float
     lag_seconds: float
-    datanodes: int
 
 
 class History:
@@ -45,7 +39,6 @@ class History:
         self.samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
         self._rows: dict[int, float] = {}
         self._time_ms = 0.0
-        self.last_event_id = -1
 
     def add(self, nodes: Iterable[DataNodeRow], written_items: int, now_ms: float) -> None:
         """Adds a sample. The first one only says what the next is measured against.
@@ -60,19 +53,17 @@ class History:
         for node in nodes:
             rows[node.node_id] = node.report.metrics.get(CONSUMED_ROWS, 0.0)
             for message in node.report.msgs:
-                caught_up = message.finished or (message.HasField("lag") and message.lag == 0)
-                if message.event_time_ms and not caught_up:
-                    lag_seconds = max(lag_seconds, (now_ms - message.event_time_ms) / 1000)
+                lag_seconds = max(lag_seconds, event_age_seconds(message, now_ms) or 0.0)
         seconds = (now_ms - self._time_ms) / 1000
         if self._time_ms and seconds > 0:
             # A session counts from 0: one that is new has read all of it since the last sample, or nearly.
             read = sum(max(value - self._rows.get(node_id, 0.0), 0.0) for node_id, value in rows.items())
-            self.samples.append(Sample(now_ms, read / seconds, written_items / seconds, lag_seconds, len(rows)))
+            self.samples.append(Sample(now_ms, read / seconds, written_items / seconds, lag_seconds))
         self._rows, self._time_ms = rows, now_ms
 
 
 class HistorySampler:
-    """Samples on and on, on every replica: each shows its own memory of the same figures.
+    """Takes samples, as a job on every replica: each shows its own memory of the same figures.
 
     Args:
         store: what is sampled.
@@ -84,40 +75,14 @@ class HistorySampler:
         self._store = store
         self._history = history
         self._clock_ms = clock_ms
-        self._task: asyncio.Task[None] | None = None
+        self._last_event_id = -1
 
-    def start(self) -> None:
-        """Begins."""
-        self._task = asyncio.create_task(self._run(), name="page-history")
-
-    async def stop(self) -> None:
-        """Ends."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def sample(self) -> None:
+    async def __call__(self) -> None:
         """Takes one sample.
 
         Raises:
-            DatacoordError: the database did not answer.
+            DatacoordError: the database did not answer; the plot has a hole there, which says it all.
         """
-        nodes: list[DataNodeRow] = []
-        page_token = ""
-        while True:
-            page = await self._store.list_datanodes(page_token=page_token)
-            nodes += page.items
-            page_token = page.next_page_token
-            if not page_token:
-                break
-        last, items = await self._store.written_items(self._history.last_event_id)
-        self._history.last_event_id = last
+        nodes = await self._store.living_datanodes()
+        self._last_event_id, items = await self._store.written_items(self._last_event_id)
         self._history.add(nodes, items, self._clock_ms())
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self.sample()
-            except DatacoordError as error:  # a plot with a hole says it all
-                _log.info("history_sample_failed", reason=error.reason.value)
-            await asyncio.sleep(SAMPLE_SECONDS)

@@ -12,7 +12,6 @@ from aiohttp import web
 
 from coordinator.config import Settings, shown
 from coordinator.core.findings import Severity
-from coordinator.core.model import SegmentState
 from coordinator.store import Store
 from coordinator.web.page import texts
 from coordinator.web.page.history import History
@@ -128,7 +127,6 @@ class StatusPage:
             "findings": found.items,
             "total": found.total,
             "stuck": any(finding.severity is Severity.STUCK for finding in found.items),
-            "rows": sum(count.rows for state, count in counts.segments.items() if state is not SegmentState.DROPPED),
             "plots": (
                 ("Rows read", plot(samples, lambda s: s.rows_per_second, _per_second, "rows read per second")),
                 (
