@@ -83,8 +83,19 @@ class RowMaker:
             deletes: rows that delete their key whatever their columns say; None = there are none.
 
         Raises:
-            BadRowError: a row says something that the collection cannot take.
+            BadRowError: a row says something that the collection cannot take; the first such row is named.
         """
+        try:
+            return self._make(rows, timestamps, deletes)
+        except BadRowError as error:
+            if error.index:  # one before it may be wrong, too, in what is looked at later
+                count = error.index
+                self.make(rows.slice(0, count), timestamps[:count], None if deletes is None else deletes[:count])
+            raise
+
+    def _make(
+        self, rows: pa.RecordBatch, timestamps: npt.NDArray[np.int64], deletes: npt.NDArray[np.bool_] | None
+    ) -> pa.RecordBatch:
         operations = self._operations(rows, deletes)
         self._refuse_nulls(rows, operations)
         columns = [rows.column(field.name) for field in self._context.schema]

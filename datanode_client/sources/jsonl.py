@@ -153,12 +153,15 @@ class LinesCursor:
         block = self._next_block(complete=complete or not self._source.grows)
         if not block:
             return None
-        try:
-            rows, end = self._rows(block)
-        except BadLineError as error:
-            if not error.index:
-                raise self._bad_line(error) from None
-            rows, end = self._rows(block[: _end_of(block, error.index)])
+        good = block
+        while True:
+            try:
+                rows, end = self._rows(good)
+                break
+            except BadLineError as error:  # lines before it are parsed, but their rows are not looked at yet
+                if not error.index:
+                    raise self._bad_line(error) from None
+                good = block[: _end_of(block, error.index)]
         self._rest = block[end:] + self._rest
         block = block[:end]
         self.offset += len(block)

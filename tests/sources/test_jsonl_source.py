@@ -206,6 +206,29 @@ async def test_a_row_that_the_collection_cannot_take_is_named(tmp_path: Path, te
     assert what in error.value.message
 
 
+@pytest.mark.parametrize(
+    ("lines", "bad"),
+    [
+        (['{"id":2,"op":"nonsense"}', '{"id":3,"op":"upsert"}', '{"id":"x"}'], "says 'nonsense' in 'op'"),
+        (['{"op":"upsert"}', '{"id":3,"op":"nonsense"}'], "has no 'id'"),
+        (['{"op":"upsert"}', '{"id":3,"op":"upsert","area":"us"}', '{"id":4,"op":"nonsense"}', "oops"], "has no 'id'"),
+    ],
+)
+async def test_the_first_of_several_bad_lines_is_named(tmp_path: Path, lines: list[str], bad: str) -> None:
+    """A bad line behind another one, wrong in another way, would end in an error of no type, which is retried for ever."""
+    text = "\n".join(['{"id":1,"op":"upsert"}', *lines]) + "\n"
+    (tmp_path / "1.jsonl").write_text(text)
+    factory = JsonlReaderFactory(tmp_path, until_head=True, operation_column="op", partition_column="area")
+    reader = factory(channel(primary_key=("id",)))
+    await reader.open(START)
+    seen: list[int] = []
+    with pytest.raises(SourceInvalidError, match=r"1\.jsonl, line 2 ") as error:
+        await read_until_it_fails(reader, seen)
+    assert seen == [1]
+    assert bad in error.value.message
+    await reader.close()
+
+
 async def test_each_channel_reads_its_sub_directory(tmp_path: Path) -> None:
     """Channels that share files would land rows twice; one that nobody reads loses them."""
     for name in ("us", "eu", "_old"):

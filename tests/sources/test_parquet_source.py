@@ -172,6 +172,18 @@ async def test_a_bad_row_is_named_and_what_stands_before_it_is_read(tmp_path: Pa
     await reader.close()
 
 
+async def test_the_first_of_several_bad_rows_is_named(tmp_path: Path) -> None:
+    """A bad row behind another one, wrong in another way, would end in an error of no type, which is retried for ever."""
+    pq.write_table(pa.table({"id": [1, None, 3], "op": ["upsert", "upsert", "nonsense"]}), tmp_path / "1.parquet")
+    reader = bounded(tmp_path, operation_column="op")(channel(schema=SCHEMA, primary_key=("id",)))
+    await reader.open(START)
+    event = await reader.next()
+    assert event.rows.column("id").to_pylist() == [1]  # type: ignore[union-attr]
+    with pytest.raises(SourceInvalidError, match="row 2 has no 'id'"):
+        await reader.next()
+    await reader.close()
+
+
 async def test_a_store_that_goes_away_is_waited_for(tmp_path: Path) -> None:
     """An object store that fails for a minute must neither end the channel nor look like its end."""
     log = tmp_path / "log"
