@@ -1,21 +1,7 @@
 """The history: one packed row per accepted call, append-only.
 
-`changes` is a JSON array with one entry per channel that changed, by RPC:
-
-    UpdateChannelCheckpoint             [channel_id, epoch, checkpoint]
-    SaveBinlogPaths, DropVirtualChannel [channel_id, epoch, checkpoint or null,
-                                         [[partition_id, from, to, binlogs, ts_min, segment_id], …]]; ts_min is the smallest
-                                        timestamp in them, segment_id the segment that took them (both 0 where there are none).
-                                        Entries of earlier versions end with `binlogs`.
-    ReleaseChannels, ClaimChannels, RegisterDataNode, ReportDataNodeTtMsgs, LeaseJob, AssignmentJob,
-    MoveChannel                         [channel_id, epoch, owner_id, checkpoint], after the change
-    CreateCollection, AlterCollection, DropCollection, CreatePartition, DropPartition
-                                        [collection_id, partition_id or 0]
-    Flush, FlushAll                     [channel_id, target]
-    SealJob, SetSegmentState, MarkSegmentsDropped
-                                        [segment_id, reason or state]
-    GcControl                           ["PAUSE", until_ms, reason], ["RESUME"] or ["RUN"]
-    GarbageJob                          ["ROUND", objects, bytes, binlog rows], deleted
+`changes` is a JSON array with one entry per channel (collection, segment) that changed; which RPC writes which form stands in
+`events_forms`.
 """
 
 import json

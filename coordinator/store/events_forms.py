@@ -13,7 +13,8 @@ class Form(Enum):
 
     CHECKPOINT = "[channel_id, epoch, checkpoint]"
     SAVE = "[channel_id, epoch, checkpoint or null, [[partition_id, from, to, objects, ts_min, segment_id], …]]"
-    OWNER = "[channel_id, epoch, owner_id, checkpoint]"
+    OWNER = "[channel_id, epoch, owner_id, checkpoint], after the owner changed"
+    ASKED = "[channel_id, epoch, owner_id, checkpoint], of which nothing has changed"
     COLLECTION = "[collection_id, partition_id or 0]"
     FLUSH = "[channel_id, target]"
     SEGMENT = "[segment_id, reason or state]"
@@ -30,7 +31,7 @@ FORMS: Mapping[str, Form] = {
     "ReportDataNodeTtMsgs": Form.OWNER,
     "LeaseJob": Form.OWNER,
     "AssignmentJob": Form.OWNER,
-    "MoveChannel": Form.OWNER,
+    "MoveChannel": Form.ASKED,
     "Restore": Form.OWNER,
     "CreateCollection": Form.COLLECTION,
     "AlterCollection": Form.COLLECTION,
@@ -46,7 +47,7 @@ FORMS: Mapping[str, Form] = {
     "GarbageJob": Form.OTHER,
 }
 
-OF_CHANNEL = frozenset({Form.CHECKPOINT, Form.SAVE, Form.OWNER, Form.FLUSH})
+OF_CHANNEL = frozenset({Form.CHECKPOINT, Form.SAVE, Form.OWNER, Form.ASKED, Form.FLUSH})
 """Forms whose first number is a channel's."""
 
 
@@ -87,14 +88,11 @@ def feed(
     if form is None:
         history.unknown(rpc)
         return
-    if rpc in {"CreateCollection", "DropCollection"}:
+    if form is Form.COLLECTION:
         for collection_id, _ in json.loads(changes):
             concerned = [c for c in channels_of.get(collection_id, ()) if c in wanted]
-            if rpc == "CreateCollection":
-                history.created(concerned)
-            for channel_id in concerned if rpc == "DropCollection" else ():
-                history.dropped(channel_id)
-    if form not in OF_CHANNEL or form is Form.FLUSH:
+            _feed_collection(history, rpc, concerned)
+    if form not in OF_CHANNEL or form in {Form.ASKED, Form.FLUSH}:
         return
     for channel_id, epoch, *rest in json.loads(changes):
         if channel_id not in wanted:
@@ -107,3 +105,11 @@ def feed(
             history.saved(event_id, channel_id, epoch, rest[0], [PastRange(*range_) for range_ in rest[1]])
             if rpc == "DropVirtualChannel":
                 history.dropped(channel_id)
+
+
+def _feed_collection(history: History, rpc: str, channel_ids: list[int]) -> None:
+    if rpc == "CreateCollection":
+        history.created(channel_ids)
+    if rpc == "DropCollection":
+        for channel_id in channel_ids:
+            history.dropped(channel_id)

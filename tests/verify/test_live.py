@@ -105,6 +105,22 @@ async def test_an_object_that_garbage_collection_deletes_meanwhile_is_not_missin
     assert report.faults == 0
 
 
+async def test_a_channel_that_an_operator_moves_has_no_finding_before_and_after_it_moved(stage: Stage) -> None:
+    """What MoveChannel asks for stands in the history under the epoch as it is: called a zombie's, every move would be a fault."""
+    world = stage.world
+    channel = world.channels[0]
+    other = await world.start_datanode(1)
+
+    await world.store.move_channel(channel, other, caller=CALLER)
+    assert stage.verify().findings == []
+    await stage.land(channel, world.default, 30, 44, checkpoint=44)
+    await world.store.release_channels([ChannelRelease(channel, await world.epoch(channel), None)], caller=CALLER)
+    await world.store.run_assignment_job()
+    await stage.land(channel, world.default, 44, 50, checkpoint=50)
+
+    assert stage.verify().findings == []
+
+
 async def test_a_missing_object_is_found_though_everything_else_moves(stage: Stage) -> None:
     """The other half of looking twice: what is really gone is still said."""
     first = stage.world.channels[0]
