@@ -72,7 +72,8 @@ ABOUT: Mapping[Kind, About] = {
     ),
     Kind.NEWER_THAN_DATABASE: About(
         True,
-        "An object was written under an epoch that this database has not given out yet: the database is older than its objects.",
+        "An object was written under an epoch that its channel has not reached, or in a channel that there is not yet: the "
+        "database is older than its objects.",
         "It was restored or failed over. Stop the coordinators and run `datacoord restore` before anything is served.",
     ),
     Kind.DOUBLED_OBJECT: About(

@@ -14,6 +14,7 @@ The order of looking decides whether a live system raises false alarms:
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from coordinator.core.garbage import LaneEnd, Verdict, can_never_be_registered, is_doubtful
 from coordinator.core.model import ChannelMode
 from coordinator.core.verify import Finding, Kind
 from coordinator.core.verify_rows import Counters, StoredBinlog, StoredChannel
@@ -51,13 +52,12 @@ class ObjectContent:
     path: BinlogPath | None
 
 
-def compare(channel: StoredChannel, listed: Mapping[str, int], counters: Counters) -> Compared:
+def compare(channel: StoredChannel, listed: Mapping[str, int]) -> Compared:
     """Compares the rows of a channel with the objects that were listed *before* they were read.
 
     Args:
         channel: the channel.
         listed: size by path, of every object in the channel's directories.
-        counters: of the same read.
     """
     suspects = []
     named = set()
@@ -66,34 +66,37 @@ def compare(channel: StoredChannel, listed: Mapping[str, int], counters: Counter
         named.add(path)
         if listed.get(path) != binlog.size_bytes:
             suspects.append(binlog)
-    findings = (_unregistered(channel, path, size, counters) for path, size in listed.items() if path not in named)
+    findings = (_unregistered(channel, path, size) for path, size in listed.items() if path not in named)
     return Compared(tuple(findings), tuple(suspects))
 
 
-def _unregistered(channel: StoredChannel, path: str, size: int, counters: Counters) -> Finding:
+def _unregistered(channel: StoredChannel, path: str, size: int) -> Finding:
     """An object without a row."""
     parsed = BinlogPath.parse(path)
-    kind, why = _class_of(channel, parsed, counters)
+    kind, why = _class_of(channel, parsed)
     return channel.finding(kind, path, f"{why} ({size} bytes)", parsed.partition_id)
 
 
-def _class_of(channel: StoredChannel, path: BinlogPath, counters: Counters) -> tuple[Kind, str]:
-    progress = channel.progress(path.partition_id)
+def _class_of(channel: StoredChannel, path: BinlogPath) -> tuple[Kind, str]:
+    """What the garbage collector would do with it, and why; or that the checkpoint has passed it."""
+    dropped = path.partition_id in channel.dropped_partitions
+    lane = LaneEnd(channel.state, channel.epoch, dropped, channel.progress(path.partition_id))
     checkpoint = channel.checkpoint_timestamp
-    if path.epoch > counters.epoch:
-        why = f"written under epoch {path.epoch}; the last one that this database has given out is {counters.epoch}"
+    if is_doubtful(lane, path.epoch):
+        why = f"written under epoch {path.epoch}, which its channel has not reached: that is at {lane.epoch}"
         return Kind.NEWER_THAN_DATABASE, why
-    if not channel.takes(path.partition_id):
+    verdict = can_never_be_registered(lane, path.epoch, path.timestamp_from)
+    if verdict in {Verdict.CHANNEL_DROPPED, Verdict.PARTITION_DROPPED}:
         return Kind.ORPHAN, "its channel or partition is dropped"
     # A sink may be started again as another pipeline; what a datanode reads again is the same.
-    if channel.mode is ChannelMode.MANAGED and path.timestamp_from >= progress and path.timestamp_to <= checkpoint:
-        why = f"nothing of its range is registered (progress {progress}), and the checkpoint is {checkpoint}"
+    if channel.mode is ChannelMode.MANAGED and path.timestamp_from >= lane.progress and path.timestamp_to <= checkpoint:
+        why = f"nothing of its range is registered (progress {lane.progress}), and the checkpoint is {checkpoint}"
         return Kind.CHECKPOINT_BEYOND_ROWS, why
-    if path.epoch != channel.epoch:
-        return Kind.ORPHAN, f"written under epoch {path.epoch}, the channel is at {channel.epoch}"
-    if progress > path.timestamp_from:
-        return Kind.ORPHAN, f"it starts at {path.timestamp_from}, the lane is at {progress}"
-    return Kind.PENDING_OBJECT, f"the channel is at its epoch {path.epoch}, the lane at {progress}"
+    if verdict is Verdict.EPOCH_OVER:
+        return Kind.ORPHAN, f"written under epoch {path.epoch}, the channel is at {lane.epoch}"
+    if verdict is not None:
+        return Kind.ORPHAN, f"it starts at {path.timestamp_from}, the lane is at {lane.progress}"
+    return Kind.PENDING_OBJECT, f"the channel is at its epoch {path.epoch}, the lane at {lane.progress}"
 
 
 def check_size(channel: StoredChannel, binlog: StoredBinlog, size: int) -> list[Finding]:

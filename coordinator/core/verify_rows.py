@@ -102,10 +102,6 @@ class StoredChannel:
         lane = self.lanes.get(partition_id)
         return lane.progress if lane is not None else 0
 
-    def takes(self, partition_id: int) -> bool:
-        """Whether a save could still register something for a lane."""
-        return self.state is ChannelState.ACTIVE and partition_id not in self.dropped_partitions
-
     def finding(self, kind: Kind, subject: str, detail: str, partition_id: int | None = None) -> Finding:
         """A finding about this channel."""
         return Finding(kind, subject, detail, self.name, partition_id, self.collection)

@@ -216,7 +216,7 @@ class _Verification:
             findings += verify_rows.check_rows(channel, counters)
             findings += history.compare(channel)
             paths = objects.get((channel.collection_id, channel.channel_id), {})
-            compared = verify_objects.compare(channel, paths, counters)
+            compared = verify_objects.compare(channel, paths)
             findings += compared.findings
             light = replace(channel, lanes={}, segments={}, binlogs=())
             store = self._store(roots[channel.collection_id])

@@ -110,6 +110,12 @@ def an_object_of_an_epoch_that_was_never_given_out(stage: Copy) -> None:
 
 
 @plant(Kind.NEWER_THAN_DATABASE)
+def an_object_of_an_epoch_that_only_another_channel_has_reached(stage: Copy) -> None:
+    """The counter has given it out; the collector deletes nothing of such a listing, and verify must not call it an orphan."""
+    _write(stage, epoch=_epoch(stage) + 1, start=30, end=50)
+
+
+@plant(Kind.NEWER_THAN_DATABASE)
 def an_object_of_a_channel_that_does_not_exist_yet(stage: Copy) -> None:
     _write(stage, epoch=1, start=0, end=5, channel_id=1000)
 
