@@ -26,7 +26,7 @@ from benchmarks.harness.servers import (
     sqlite_coordinator,
 )
 from benchmarks.harness.workload import Lane, Load
-from datacoord.client import retry_delay_seconds
+from datacoord.failures import retry_delay_seconds, status_of
 
 CHANNELS = 32_768
 PEAK_CALLERS = 16
@@ -127,7 +127,7 @@ class Target:
             try:
                 reply = await self.client.call(self.pending[sender], left)
             except grpc.aio.AioRpcError as error:
-                asked = retry_delay_seconds(error)
+                asked = retry_delay_seconds(status_of(error))
                 if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED or asked is None:
                     break
                 run.refusals += 1

@@ -13,7 +13,6 @@ from typing import Any, Final, Self, TypeVar
 
 import grpc
 from google.protobuf.message import Message
-from google.rpc import error_details_pb2, status_pb2
 
 from datacoord.access import Access, encryption_hint
 from datacoord.credentials import Credentials
@@ -27,6 +26,7 @@ from datacoord.errors import (
     OverloadedError,
     from_status,
 )
+from datacoord.failures import is_too_large, may_be_repeated, retry_delay_seconds, status_of
 from datacoord.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -37,16 +37,8 @@ from datacoord.v1 import (
     data_coord_pb2_grpc,
 )
 
-STATUS_DETAILS_KEY: Final = "grpc-status-details-bin"
 RETRY_DELAY_SECONDS_FIRST: Final = 0.05
 RETRY_DELAY_SECONDS_MAX: Final = 1.0
-
-_RETRIED = (
-    grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.RESOURCE_EXHAUSTED,
-    grpc.StatusCode.UNKNOWN,
-    grpc.StatusCode.CANCELLED,
-)
 
 R = TypeVar("R", bound=Message)
 T = TypeVar("T")
@@ -179,9 +171,9 @@ class CoordinatorClient:
 
     # ---- operations ---------------------------------------------------------------------------------------------------------
 
-    def list_channels(self, collection_name: str = "") -> Iterator[admin_pb2.ChannelInfo]:
-        """Channels by name; of all collections if none is named."""
-        request = admin_pb2.ListChannelsRequest(collection_name=collection_name)
+    def list_channels(self, collection_name: str = "", channel_name: str = "") -> Iterator[admin_pb2.ChannelInfo]:
+        """Channels by name; of all collections if none is named; or one."""
+        request = admin_pb2.ListChannelsRequest(collection_name=collection_name, channel_name=channel_name)
         return self._paged(lambda: self._admin().ListChannels, request, lambda page: page.channels)
 
     def list_segments(
@@ -307,14 +299,15 @@ class CoordinatorClient:
                 metadata = self._access.metadata()
                 return method(request, timeout=max(deadline - time.monotonic(), 0.001), metadata=metadata)
             except grpc.RpcError as error:
-                asked_seconds = retry_delay_seconds(error)
+                status = status_of(error)
+                asked_seconds = retry_delay_seconds(status)
                 wait_seconds = delay_seconds * random.uniform(0.5, 1.0) if asked_seconds is None else asked_seconds  # noqa: S311
                 too_late = time.monotonic() + wait_seconds >= deadline
                 hint = encryption_hint(error.details() or "") or hint
                 typed = error_of(error, self.address, last_answer, hint)
-                if too_late or error.code() not in _RETRIED or _is_too_large(error):
+                if too_late or not may_be_repeated(error):
                     raise typed from error
-                if _status(error) is not None:
+                if status is not None:
                     last_answer = typed.message
             time.sleep(wait_seconds)
             delay_seconds = min(2 * delay_seconds, RETRY_DELAY_SECONDS_MAX)
@@ -349,11 +342,11 @@ def error_of(error: grpc.RpcError, address: str, last_answer: str = "", hint: st
         last_answer: what the coordinator said to an earlier attempt of the call; empty = it was not heard.
         hint: why it is not heard, as far as that is known.
     """
-    status = _status(error)
+    status = status_of(error)
     if status is not None:
         return from_status(status)
     code, details = error.code(), error.details()
-    if _is_too_large(error):
+    if is_too_large(error):
         return BatchTooLargeError(f"the message is larger than gRPC lets through ({details}); split the call")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return OverloadedError(f"the coordinator at {address} takes no more calls now; repeat in a moment")
@@ -363,31 +356,8 @@ def error_of(error: grpc.RpcError, address: str, last_answer: str = "", hint: st
         return CoordinatorUnreachableError(
             f"the coordinator at {address} did not answer in time; {hint}", address=address, grpc_code=code.name
         )
-    if code in {grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED}:
+    if code in {grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL}:
         return CommitOutcomeUnknownError(
             f"the connection to the coordinator at {address} was lost; repeat the call unchanged", address=address
         )
     return InternalError(f"the call failed with {code.name}: {details}", grpc_code=code.name)
-
-
-def retry_delay_seconds(error: grpc.RpcError) -> float | None:
-    """When the coordinator wants the call to be repeated; None = it did not say."""
-    status = _status(error)
-    for detail in status.details if status is not None else ():
-        info = error_details_pb2.RetryInfo()
-        if detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR) and detail.Unpack(info):
-            return float(info.retry_delay.ToTimedelta().total_seconds())
-    return None
-
-
-def _status(error: grpc.RpcError) -> status_pb2.Status | None:
-    metadata: Any = error.trailing_metadata() or ()
-    for key, value in metadata:
-        if key == STATUS_DETAILS_KEY:
-            return status_pb2.Status.FromString(value)
-    return None
-
-
-def _is_too_large(error: grpc.RpcError) -> bool:
-    # gRPC tells "your message is too large" and "I am busy" apart by its text only.
-    return error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in (error.details() or "")

@@ -1,18 +1,12 @@
-"""One attempt of a call and what its failure means: the client's half of the contract's retry rules.
-
-UNAVAILABLE is certainly not done, DEADLINE_EXCEEDED and UNKNOWN are perhaps done: all are repeated, because every call of the
-contract has the effect of one however often it is sent. RESOURCE_EXHAUSTED is repeated when the server says. Everything else does
-not get better by repeating.
-"""
+"""One attempt of a call and what its failure means: the client's half of the contract's retry rules (`datacoord.failures`)."""
 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import grpc
 import structlog
-from google.rpc import error_details_pb2, status_pb2
 
 from datacoord.access import encryption_hint
 from datacoord.errors import (
@@ -22,22 +16,11 @@ from datacoord.errors import (
     InternalError,
     from_status,
 )
+from datacoord.failures import is_too_large, may_be_repeated, retry_delay_seconds, status_of
 from datanode_client.client_config import RetryConfig
 
 _log = structlog.get_logger(__name__)
 R = TypeVar("R")
-
-_STATUS_DETAILS_KEY = "grpc-status-details-bin"
-_AGAIN: Final = frozenset(
-    {
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.UNKNOWN,
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-        # A server that shuts down cancels what it has not answered; our own cancellations never come as a status.
-        grpc.StatusCode.CANCELLED,
-    }
-)
 
 
 class CallFailedError(Exception):
@@ -61,35 +44,19 @@ class CallFailedError(Exception):
     def of(cls, failure: grpc.aio.AioRpcError, method: str, target: str) -> "CallFailedError":
         """Reads what gRPC raised: the typed error in `grpc-status-details-bin`, or what the bare code says."""
         code = failure.code()
-        status = _status_details(failure)
+        status = status_of(failure)
+        again = may_be_repeated(failure)
         if status is not None:
-            return cls(from_status(status), code, code in _AGAIN, _retry_delay_seconds(status))
+            return cls(from_status(status), code, again, retry_delay_seconds(status))
         text = failure.details() or "no details"
         facts = {"method": method, "target": target, "grpc_code": code.name}
-        if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in text:
-            # gRPC itself refuses messages beyond its limit, with this sentence and nothing else; they do not shrink by waiting.
-            return cls(BatchTooLargeError(f"{method} is too large: {text}; split it", **facts), code, False, None)
-        # A connection that breaks in mid-answer shows as INTERNAL without details, which no answer of the coordinator has.
-        if code in _AGAIN or code is grpc.StatusCode.INTERNAL:
+        if is_too_large(failure):
+            return cls(BatchTooLargeError(f"{method} is too large: {text}; split it", **facts), code, again, None)
+        if again:
             hint = encryption_hint(text) or "check that it runs there"
             sentence = f"the coordinator at {target} did not answer {method} ({code.name}: {text}); {hint}"
-            return cls(CoordinatorUnreachableError(sentence, **facts), code, True, None)
-        return cls(InternalError(f"{method} was refused with {code.name}: {text}", **facts), code, False, None)
-
-
-def _status_details(failure: grpc.aio.AioRpcError) -> status_pb2.Status | None:
-    for key, value in failure.trailing_metadata() or ():
-        if key == _STATUS_DETAILS_KEY:
-            return status_pb2.Status.FromString(value if isinstance(value, bytes) else value.encode("latin-1"))
-    return None
-
-
-def _retry_delay_seconds(status: status_pb2.Status) -> float | None:
-    for detail in status.details:
-        info = error_details_pb2.RetryInfo()
-        if detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR) and detail.Unpack(info):
-            return float(info.retry_delay.ToMilliseconds()) / 1000
-    return None
+            return cls(CoordinatorUnreachableError(sentence, **facts), code, again, None)
+        return cls(InternalError(f"{method} was refused with {code.name}: {text}", **facts), code, again, None)
 
 
 class Backoff:

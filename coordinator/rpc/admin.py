@@ -44,6 +44,7 @@ class AdminServicer(ExplanationsMixin, GarbageControlMixin, MovesMixin, SegmentC
         """Lists channels by name."""
         page = await self._store.list_channels(
             collection_name=_optional_collection(request.collection_name),
+            channel_name=validation.channel_name(request.channel_name) if request.channel_name else "",
             page_size=validation.page_size(request.page_size),
             page_token=validation.page_token(request.page_token),
         )

@@ -72,7 +72,7 @@ class GarbageControlMixin:
 
     async def _gc_run(self, _request: admin_pb2.GcControlRequest, call: Call) -> admin_pb2.GcControlResponse:
         if not self._collector.enabled:
-            raise GcPausedError(f"the garbage collector is {SWITCHED_OFF}", reason=SWITCHED_OFF)
+            raise GcPausedError(f"the garbage collector is {SWITCHED_OFF}; ask another replica", reason=SWITCHED_OFF)
         status = await self._store.garbage.request_run(caller=call.caller, deadline=call.deadline)
         self._kick_garbage()
         return self._gc_answer(status)
@@ -88,9 +88,10 @@ class GarbageControlMixin:
         return answer
 
     def _gc_answer(self, status: GcStatus) -> admin_pb2.GcControlResponse:
+        # Switched off here says nothing of other replicas: they may well delete.
         off = not status.paused and not self._collector.enabled
         return admin_pb2.GcControlResponse(
-            paused=status.paused or off,
+            paused=status.paused,
             paused_until_time_ms=status.paused_until_ms,
             reason=SWITCHED_OFF if off else status.reason,
             run_requested=status.run_requested,

@@ -20,7 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 from coordinator.logging import get_logger
 from coordinator.rpc.authentication import Identity
 from coordinator.rpc.gate import Gate
-from coordinator.rpc.roles import Role, required_role
+from coordinator.rpc.roles import READS, Role, required_role
 from coordinator.store.calls import URGENT
 from coordinator.web.metrics import Metrics
 from datacoord.errors import (
@@ -35,6 +35,7 @@ from datacoord.errors import (
     StoreUnavailableError,
     to_status,
 )
+from datacoord.failures import STATUS_DETAILS_KEY
 from datacoord.limits import MESSAGE_BYTES_MAX
 from datacoord.transport import CALLER_METADATA_KEY, caller_of
 
@@ -47,7 +48,6 @@ ADMITTED_EARLY: Final = frozenset({"SaveBinlogPaths", "UpdateChannelCheckpoint"}
 DEADLINE_MARGIN_SECONDS: Final = 2.0
 """The store honours deadlines itself and says exactly what became of the call; this much later the guard gives up on it."""
 
-DETAILS_KEY: Final = "grpc-status-details-bin"
 MESSAGE_BYTES_SHOWN: Final = 1500
 METADATA_BYTES_SHOWN: Final = 256
 """Sentences travel in HTTP headers, twice, once percent-encoded. From 8 KiB on gRPC begins to drop headers, and calls hang."""
@@ -240,7 +240,7 @@ class Guard:
                 _log.error("rpc_failed", method=call.method, caller=call.caller, exc_info=raised)
             return raised
         if isinstance(raised, TimeoutError):
-            if call.method.startswith(("List", "Get", "Describe")):
+            if call.method in READS:
                 return DeadlineExpiredError("the call took longer than its deadline; repeat it with more time")
             return CommitOutcomeUnknownError(
                 "the call took longer than its deadline; repeat it unchanged to learn its outcome"
@@ -290,4 +290,4 @@ _UNENCODED = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 async def _abort(context: Context, error: DatacoordError) -> Message:
     metadata = {key: _shorten(value, METADATA_BYTES_SHOWN) for key, value in error.metadata.items()}
     status = to_status(type(error)(_shorten(error.message, MESSAGE_BYTES_SHOWN), **metadata))
-    return await context.abort(_CODES[status.code], status.message, ((DETAILS_KEY, status.SerializeToString()),))
+    return await context.abort(_CODES[status.code], status.message, ((STATUS_DETAILS_KEY, status.SerializeToString()),))

@@ -65,6 +65,13 @@ ROLES: Final[Mapping[str, Mapping[str, Role]]] = {
 }
 
 
+READS: Final = frozenset(
+    {"GetRecoveryInfo"}
+    | {method for methods in ROLES.values() for method, role in methods.items() if role is Role.READER}
+)
+"""What changes nothing: a call that ran out of time may simply be repeated, its outcome is no question."""
+
+
 def required_role(service: str, method: str) -> Role:
     """The least role that may call a method.
 

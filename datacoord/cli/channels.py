@@ -91,5 +91,5 @@ def _session(known: Iterable[admin_pb2.DataNodeInfo], target: str) -> int:
 
 
 def _where(client: CoordinatorClient, channel: str) -> admin_pb2.MoveChannelResponse:
-    row = next((row for row in client.list_channels() if row.channel_name == channel), admin_pb2.ChannelInfo())
+    row = next(client.list_channels(channel_name=channel), admin_pb2.ChannelInfo())
     return admin_pb2.MoveChannelResponse(node_id=row.node_id, epoch=row.epoch)

@@ -129,14 +129,14 @@ def _rows(answer: admin_pb2.GcControlResponse) -> list[tuple[str, object]]:
             ("objects deleted", f"{done.objects_deleted} ({size(done.bytes_deleted)})"),
             ("binlog rows deleted", done.binlog_rows_deleted),
             ("unknown names", done.unknown_names),
-            ("ended early", done.error or "no"),
+            ("not done", done.error or "nothing"),
         ]
     return rows
 
 
 def _state(answer: admin_pb2.GcControlResponse) -> str:
     if not answer.paused:
-        return "yes"
+        return "not by this replica" if answer.reason else "yes"
     if not answer.paused_until_time_ms:
         return "no, until it is resumed"
     until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(answer.paused_until_time_ms / 1000))

@@ -10,7 +10,7 @@ from datacoord.cli.channels import ListingGroup
 from datacoord.cli.connection import address_options
 from datacoord.cli.output import confirm, enum_record, output_option, print_json, print_table, to_record, yes_option
 from datacoord.client import CoordinatorClient
-from datacoord.errors import from_status
+from datacoord.errors import SegmentNotFoundError, SegmentStateConflictError, from_status
 from datacoord.limits import SEGMENTS_DROPPED_MAX
 from datacoord.v1 import admin_pb2, common_pb2
 
@@ -33,16 +33,27 @@ segments.add_command(listings.segments, "list")
 @address_options
 @output_option
 def seal(segment_ids: Sequence[int], address: str, timeout_seconds: float, output: str) -> None:
-    """Seal each SEGMENT: it takes no more rows, its lane goes on with a new one."""
+    """Seal each SEGMENT: it takes no more rows, its lane goes on with a new one.
+
+    Exit status 1 when one of them could not be sealed.
+    """
     rows = []
+    refused = False
     with CoordinatorClient(address, caller="cli", timeout_seconds=timeout_seconds) as client:
-        for segment_id in segment_ids:
-            answer = client.set_segment_state(segment_id, common_pb2.SEGMENT_STATE_SEALED)
-            rows.append((segment_id, enum_record(answer, "outcome"), enum_record(answer, "state")))
+        for segment_id in dict.fromkeys(segment_ids):
+            try:
+                answer = client.set_segment_state(segment_id, common_pb2.SEGMENT_STATE_SEALED)
+            except (SegmentNotFoundError, SegmentStateConflictError) as error:
+                refused = True
+                rows.append((segment_id, error.message, ""))
+            else:
+                rows.append((segment_id, enum_record(answer, "outcome"), enum_record(answer, "state")))
     if output == "json":
         print_json({"segment_id": number, "outcome": outcome, "state": state} for number, outcome, state in rows)
     else:
         print_table(("segment", "outcome", "state"), rows, numbers=("segment",), empty="")
+    if refused:
+        sys.exit(1)
 
 
 @segments.command()

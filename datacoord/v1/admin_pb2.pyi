@@ -91,14 +91,16 @@ class ChannelInfo(_message.Message):
     def __init__(self, channel_name: _Optional[str] = ..., collection_name: _Optional[str] = ..., state: _Optional[_Union[ChannelState, str]] = ..., mode: _Optional[_Union[_common_pb2.ChannelMode, str]] = ..., owner: _Optional[str] = ..., node_id: _Optional[int] = ..., epoch: _Optional[int] = ..., checkpoint: _Optional[_Union[_common_pb2.MsgPosition, _Mapping]] = ..., lanes: _Optional[_Iterable[_Union[_data_coord_pb2.LaneProgress, _Mapping]]] = ..., report: _Optional[_Union[_data_coord_pb2.DataNodeTtMsg, _Mapping]] = ..., last_seen_time_ms: _Optional[int] = ..., flush_timestamp: _Optional[int] = ...) -> None: ...
 
 class ListChannelsRequest(_message.Message):
-    __slots__ = ("collection_name", "page_size", "page_token")
+    __slots__ = ("collection_name", "page_size", "page_token", "channel_name")
     COLLECTION_NAME_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    CHANNEL_NAME_FIELD_NUMBER: _ClassVar[int]
     collection_name: str
     page_size: int
     page_token: str
-    def __init__(self, collection_name: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    channel_name: str
+    def __init__(self, collection_name: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., channel_name: _Optional[str] = ...) -> None: ...
 
 class ListChannelsResponse(_message.Message):
     __slots__ = ("channels", "next_page_token")

@@ -178,7 +178,7 @@ class AdminServiceServicer:
     def MarkSegmentsDropped(self, request, context):
         """Drops segments, whatever their state; a growing one is sealed first, in the same transaction. Every segment gets its own
         result. Their objects go when the garbage collector finds them.
-        Errors: INVALID_ARGUMENT (INVALID_FIELD), RESOURCE_EXHAUSTED (BATCH_TOO_LARGE). Retry: safe.
+        Errors: INVALID_ARGUMENT (INVALID_FIELD, BATCH_TOO_LARGE). Retry: safe.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -188,7 +188,7 @@ class AdminServiceServicer:
         """Controls the garbage collector: asks for its status, pauses it, resumes it, asks for a round now, or answers what a round
         would delete without deleting it.
         Errors: FAILED_PRECONDITION (GC_PAUSED: a round was asked for while it is paused or held), INVALID_ARGUMENT
-        (INVALID_FIELD). Retry: safe.
+        (INVALID_FIELD), NOT_FOUND (COLLECTION_NOT_FOUND: a plan of one). Retry: safe.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -173,7 +173,10 @@ def test_segments_are_sealed_and_dropped_each_with_its_answer(shell: Shell) -> N
     assert "ALREADY_APPLIED" in table.stdout
     assert "there is no segment 999999" in table.stdout
     assert {row["state"] for row in shell.records("segments", "cut")} == {"DROPPED"}
-    assert "SEGMENT_NOT_FOUND" in shell.run("segments", "seal", "999999").stderr
+    partly = shell.run("segments", "seal", "999999", one)
+    assert partly.exit_code == 1
+    assert "999999" in partly.stdout
+    assert one in partly.stdout, "what became of the others is told, too"
 
 
 def test_a_flush_of_everything_names_whom_it_waits_for(shell: Shell) -> None:

@@ -1,9 +1,10 @@
 """The reference pages say what the code says: nothing undocumented, nothing documented that is gone."""
 
+import re
 from types import ModuleType
 
 import pytest
-from doc_pages import code, table_rows
+from doc_pages import ROOT, code, table_rows
 
 from coordinator.core.findings import Problem
 from datacoord import limits
@@ -69,6 +70,21 @@ def test_no_rpc_is_documented_that_the_contract_does_not_have() -> None:
 
     services = [service for module in CONTRACT for service in module.DESCRIPTOR.services_by_name.values()]
     assert sorted(documented) == sorted(method.name for service in services for method in service.methods)
+
+
+def test_the_contract_names_each_reason_with_its_code() -> None:
+    """A client that follows the contract's word waits for what never gets better, or gives up what would have."""
+    said: dict[tuple[str, Reason], str] = {}
+    known = {reason.value: reason for reason in CODES}
+    for path in sorted((ROOT / "proto" / "datacoord" / "v1").glob("*.proto")):
+        comments = " ".join(re.findall(r"(?m)^\s*//\s?(.*)$", path.read_text()))
+        for code_name, inside in re.findall(r"\b([A-Z_]{5,}) \(([^)]*)\)", comments):
+            reasons = [known[word] for word in re.findall(r"\b[A-Z]+(?:_[A-Z]+)*\b", inside) if word in known]
+            if code_name in {code.name for code in CODES.values()}:
+                said |= {(path.name, reason): code_name for reason in reasons}
+
+    assert len(said) > 10
+    assert {key: name for key, name in said.items() if CODES[key[1]].name != name} == {}
 
 
 def test_every_finding_is_documented_in_the_order_of_causes() -> None:

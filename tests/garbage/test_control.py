@@ -148,15 +148,16 @@ def test_the_history_says_who_paused_and_what_went(stage: Stage) -> None:
     assert ("GcControl", "other") in stage.thread.run(calls())
 
 
-def test_where_it_is_switched_off_the_status_says_so_and_no_round_is_promised(tmp_path: Path) -> None:
+def test_where_it_is_switched_off_the_status_says_so_of_this_replica_and_no_round_is_promised(tmp_path: Path) -> None:
     """A flag in the database that nobody will ever look at is worse than a refusal."""
     with running(tmp_path / "data", gc_enabled=False) as thread:
         stage = Stage(thread)
         with pytest.raises(GcPausedError, match="gc_enabled"):
             stage.ask(Action.GC_ACTION_RUN)
         status = stage.ask(Action.GC_ACTION_STATUS)
-        assert status.paused
+        assert not status.paused, "other replicas may delete"
         assert "gc_enabled" in status.reason
+        assert "not by this replica" in stage.run("status").stdout
         assert stage.ask(Action.GC_ACTION_DRY_RUN).round.objects_deleted == 1
         stage.client.close()
 

@@ -188,7 +188,12 @@ async def test_a_call_without_a_deadline_gets_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "reason"), [("Flush", Reason.COMMIT_OUTCOME_UNKNOWN), ("ListChannels", Reason.DEADLINE_EXPIRED)]
+    ("method", "reason"),
+    [
+        ("Flush", Reason.COMMIT_OUTCOME_UNKNOWN),
+        ("ListChannels", Reason.DEADLINE_EXPIRED),
+        ("Explain", Reason.DEADLINE_EXPIRED),
+    ],
 )
 async def test_a_call_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch, method: str, reason: Reason) -> None:
     """Of a write nobody may say that it was not done: it may sit in a COMMIT that hangs."""

@@ -8,8 +8,9 @@ from typing import Any
 import grpc
 import pytest
 
-from datacoord.client import CoordinatorClient, error_of, retry_delay_seconds
+from datacoord.client import CoordinatorClient, error_of
 from datacoord.errors import OverloadedError
+from datacoord.failures import retry_delay_seconds, status_of
 from datacoord.failpoints import ENVIRONMENT_VARIABLE
 from datacoord.transport import KEEPALIVE_FLOOR_MS, KEEPALIVE_PERIOD_MS, client_options
 from datacoord.v1 import common_pb2, data_coord_pb2, data_coord_pb2_grpc
@@ -116,7 +117,7 @@ def test_a_full_queue_refuses_with_a_time_to_come_back(held: HeldCommit) -> None
         held.save(3).result(20)
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert isinstance(error_of(caught.value, ""), OverloadedError)
-    assert (retry_delay_seconds(caught.value) or 0) > 0
+    assert (retry_delay_seconds(status_of(caught.value)) or 0) > 0
     # Our client obeys: it waits as long as it is told, and lands in the end.
     patient = futures.ThreadPoolExecutor(1)
     obeying = patient.submit(held.client.save_binlog_paths, [save_part(held.infos[3], 0, 5, 4)])
@@ -181,7 +182,7 @@ def test_a_full_queue_refuses_a_write_before_it_is_read(held: HeldCommit) -> Non
     with pytest.raises(grpc.RpcError) as caught:
         held.malformed().result(20)
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert (retry_delay_seconds(caught.value) or 0) > 0
+    assert (retry_delay_seconds(status_of(caught.value)) or 0) > 0
     held.let_go()
     assert [future.result(20) for future in (committing, *waiting)] == [APPLIED] * 3
     with pytest.raises(grpc.RpcError) as caught:
