@@ -12,6 +12,7 @@ from typing import Any, Final
 from coordinator.core.retention import RetentionPolicy
 from coordinator.core.segments import SealPolicy
 from datacoord.errors import ConfigInvalidError
+from datacoord.storage_roots import problem_of
 
 MASK: Final = "******"
 
@@ -299,8 +300,11 @@ class Settings:
             )
         if self.web_port == self.grpc_port != 0 and self.web_host == self.grpc_host:
             problems.append(f"web_port and grpc_port are both {self.web_port}; give each its own port")
-        if self.page_port and self.page_port in {self.web_port, self.grpc_port}:
+        beside = {self.web_port} | ({self.grpc_port} if self.web_host == self.grpc_host else set())
+        if self.page_port and self.page_port in beside:
             problems.append(f"page_port is {self.page_port} like another port; give it its own, or 0")
+        if self.storage_root and (problem := problem_of(self.storage_root)):
+            problems.append(f"storage_root {problem}")
         problems += self._security_problems()
         if problems:
             raise ConfigInvalidError("; ".join(problems), problems=len(problems))
@@ -310,12 +314,6 @@ class Settings:
             yield "tls_cert_file and tls_key_file belong together; give both or none"
         if self.tls_client_ca_file and not self.tls_cert_file:
             yield "tls_client_ca_file asks clients for certificates, which needs tls_cert_file and tls_key_file"
-        host = self.storage_root.partition("://")[2].partition("/")[0]
-        if "@" in host and ":" in host.partition("@")[0]:
-            yield (
-                "storage_root holds a password, and every client is told the root; give credentials to the processes "
-                "(environment, instance role)"
-            )
 
     @property
     def embedded(self) -> bool:

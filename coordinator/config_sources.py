@@ -18,9 +18,10 @@ CONFIG_FILE_VARIABLE: Final = "DATACOORD_CONFIG"
 """Names the TOML file where no `--config` does."""
 
 ADDRESS_VARIABLE: Final = "DATACOORD_ADDRESS"
+"""Where clients find a coordinator; not a setting of the coordinator itself."""
+
 OTHER_VARIABLES: Final = ("DATACOORD_WEB_ADDRESS", "DATACOORD_SPARK_MASTER")
 """Read by commands that are no coordinator, perhaps in the same shell or container."""
-"""Where clients find a coordinator; not a setting of the coordinator itself."""
 
 FOREIGN_VARIABLES: Final = frozenset(
     {
@@ -86,7 +87,7 @@ def _from_file(file: Path) -> Iterator[tuple[str, object, str]]:
         raise ConfigInvalidError(
             f"settings file {str(file)!r} cannot be read: {error.strerror or error}", file=file
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # of the path, of UTF-8, or of TOML
         raise ConfigInvalidError(f"settings file {str(file)!r} is not valid TOML: {error}", file=file) from error
     return ((name, value, f"file {file}") for name, value in table.items())
 
@@ -114,7 +115,7 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, obj
 def _read_value_file(variable: str, path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # a path with a NUL is a ValueError, and so are bytes that are not UTF-8
         raise ConfigInvalidError(
             f"{variable} names {path!r}, which cannot be read: {error}", variable=variable
         ) from error

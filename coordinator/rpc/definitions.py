@@ -1,7 +1,6 @@
 """Shape of a collection's definition: schema, primary key, channels, storage root, properties; and of a change of it."""
 
 from collections.abc import Mapping
-from typing import Final
 
 import pyarrow as pa
 
@@ -11,10 +10,8 @@ from coordinator.store import CollectionChange
 from datacoord import limits
 from datacoord.column_groups import key_bloom_filter, storage_version
 from datacoord.errors import InvalidFieldError
+from datacoord.storage_roots import problem_of
 from datacoord.v1 import collection_pb2, common_pb2
-
-STORAGE_SCHEMES: Final = ("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
-"""The schemes of pyarrow.fs that name storage others can reach."""
 
 
 def check_definition(request: collection_pb2.CreateCollectionRequest) -> bytes:
@@ -127,21 +124,10 @@ def check_storage_root(root: str) -> None:
         InvalidFieldError: with what is allowed.
     """
     validation.label(root, "storage_root", limits.STORAGE_ROOT_CHARS_MAX)
-    scheme, separator, rest = root.partition("://")
-    if not separator:
-        scheme, rest = "file", root
-    known = scheme in STORAGE_SCHEMES and (bool(rest.strip("/")) if separator else root.startswith("/"))
-    if not known or ".." in rest.split("/"):
-        raise InvalidFieldError(
-            f"storage_root is {validation.shown(root)}, but must be an absolute directory or a URI of "
-            f"{', '.join(STORAGE_SCHEMES)}, without '..'",
-            field="storage_root",
-        )
-    if "@" in rest.partition("/")[0] and ":" in rest.partition("@")[0]:
-        raise InvalidFieldError(
-            "storage_root holds a password; give credentials to the processes (environment, instance role), not to the database",
-            field="storage_root",
-        )
+    problem = problem_of(root)
+    if problem is not None:
+        # The root itself is not told again: it may hold what must not be.
+        raise InvalidFieldError(f"storage_root {problem}", field="storage_root")
 
 
 def check_properties(properties: Mapping[str, str], field: str) -> None:

@@ -1,5 +1,6 @@
 """`datacoord health`: asks a coordinator whether it can do its work; for orchestrators and people."""
 
+import http.client
 import sys
 import time
 import urllib.error
@@ -8,6 +9,9 @@ import urllib.request
 import click
 
 POLL_SECONDS = 0.2
+
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Past any proxy of the environment: it would answer for the coordinator."""
 
 
 @click.command()
@@ -46,9 +50,9 @@ def ask(web_address: str, page: str, timeout_seconds: float) -> str:
     """Asks once; what is wrong, or empty."""
     url = f"http://{web_address}/{page}"
     try:
-        with urllib.request.urlopen(url, timeout=timeout_seconds):
+        with _OPENER.open(url, timeout=timeout_seconds):
             return ""
     except urllib.error.HTTPError as error:
         return f"{url} answers {error.code}: {error.read().decode(errors='replace').strip()}"
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         return f"{url} does not answer: {getattr(error, 'reason', error)}"

@@ -91,10 +91,11 @@ def draw(now: Look, before: Look, address: str) -> RenderableType:
 
 def _head(now: Look, before: Look, address: str) -> RenderableType:
     owned = sum(1 for channel in now.channels if channel.owner)
+    earlier = _checkpoints(before)
     moved = sum(
         1
         for channel in now.channels
-        if channel.checkpoint.timestamp != _checkpoints(before).get(channel.channel_name, channel.checkpoint.timestamp)
+        if channel.checkpoint.timestamp != earlier.get(channel.channel_name, channel.checkpoint.timestamp)
     )
     rows = sum(_rate(node, "datanode_consumed_rows_total", now, before) for node in now.datanodes)
     written = sum(_rate(node, "datanode_flushed_bytes_total", now, before) for node in now.datanodes)

@@ -1,7 +1,10 @@
 """`datacoord stuck|top|health`: what a person on call types first."""
 
 import json
+import socketserver
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -77,6 +80,33 @@ def test_health_tells_the_process_from_its_database(coordinator: CoordinatorThre
     gone = CliRunner().invoke(main, ["health", "--web-address", "127.0.0.1:9", "--timeout", "1"])
     assert gone.exit_code == 1
     assert "does not answer" in gone.stderr
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", b"no http at all\r\n"])
+def test_health_asks_the_coordinator_and_nobody_in_between(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy of the environment that answers for a coordinator which is not there keeps a dead container in service."""
+    with socketserver.TCPServer(("127.0.0.1", 0), lambda *request: Answering(said, *request)) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{proxy.server_address[1]}"
+        monkeypatch.setenv("http_proxy", f"http://{address}")
+        gone = CliRunner().invoke(main, ["health", "--web-address", "127.0.0.1:9", "--timeout", "1"])
+        assert (gone.exit_code, "does not answer" in gone.stderr) == (1, True)
+        asked = CliRunner().invoke(main, ["health", "--web-address", address, "--timeout", "1"])
+        proxy.shutdown()
+    assert asked.exit_code == (0 if said.startswith(b"HTTP") else 1)
+    assert asked.exception is None or isinstance(asked.exception, SystemExit), "a traceback is no sentence"
+
+
+class Answering(socketserver.BaseRequestHandler):
+    """Says the same to everybody."""
+
+    def __init__(self, said: bytes, *request: Any) -> None:
+        self._said = said
+        super().__init__(*request)
+
+    def handle(self) -> None:
+        self.request.recv(4096)
+        self.request.sendall(self._said)
 
 
 def test_health_says_no_while_the_coordinator_drains(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -4,7 +4,7 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from coordinator.config import Settings, shown, specs
@@ -132,6 +132,16 @@ def test_secrets_are_never_shown() -> None:
     assert "42" not in caught.value.message
 
 
+@pytest.mark.parametrize(
+    "root", ["objects", "./objects", "s3:bucket/x", "ftp://h/x", "/data/../etc", "s3://key:secret@bucket"]
+)
+def test_a_storage_root_that_no_collection_may_have_stops_the_start_and_is_not_told_again(root: str) -> None:
+    """Every collection would be created with it, and nobody could open it; and it may hold what must not be shown."""
+    with pytest.raises(ConfigInvalidError, match="storage_root") as refused:
+        Settings(storage_root=root)
+    assert "secret" not in refused.value.message
+
+
 def test_a_shared_database_needs_a_shared_storage_root() -> None:
     """Objects in a directory of one machine would be unreadable from every other."""
     with pytest.raises(ConfigInvalidError, match="storage_root"):
@@ -142,6 +152,7 @@ def test_a_shared_database_needs_a_shared_storage_root() -> None:
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@example({"DATACOORD_DATABASE_URL_FILE": "\0"})
 @given(
     st.dictionaries(
         st.sampled_from([f"DATACOORD_{name.upper()}" for name in specs()] + ["DATACOORD_X", "DATACOORD_X_FILE"]),
