@@ -269,7 +269,9 @@ class _Writer:
         self._now_ms = now_ms
         self._progress = progress
         self._epoch = plan.epoch + JUMP
-        self._number = plan.number + JUMP
+        # Every restore and rebuild lets both counters jump, and objects of old channels name new epochs only: the epochs tell how
+        # often that was. Beginning at the numbers that were seen could end among those given out after it.
+        self._number = max(plan.number, plan.epoch) + JUMP
 
     def write(self) -> None:
         """Writes all of it."""

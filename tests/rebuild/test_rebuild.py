@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from support.postgres import PostgresServer
 
 import datacoord
 from coordinator.store import migrate, verify
+from coordinator.store.restore import JUMP
 from datacoord.cli import main
 from datacoord.client import CoordinatorClient
 from datacoord.v1 import collection_pb2, common_pb2
@@ -143,6 +145,33 @@ async def test_what_datanodes_landed_comes_back_and_landing_goes_on(tmp_path: Pa
     )
     found = verify.verify(f"sqlite:///{data_dir / 'datacoord.db'}", (), storage_root=str(data_dir / "objects"))
     assert not [finding for finding in found.findings if finding.fault]
+
+
+def counters(data_dir: Path) -> dict[str, int]:
+    """The last epoch and the last other number that were given out."""
+    with sqlite3.connect(data_dir / "datacoord.db") as connection:
+        return dict(connection.execute("SELECT name, value FROM epochs").fetchall())
+
+
+def test_no_number_of_a_life_after_a_restore_is_given_out_again(tmp_path: Path) -> None:
+    """Objects of old channels name small numbers and, after a restore, large epochs: what went out in between is known outside."""
+    data_dir = tmp_path / "data"
+    with running(data_dir) as thread:
+        query = Query(thread.address, "orders", **KEYED, **ORDERED)
+        query.run(0, log(1, 31))
+    result = CliRunner().invoke(main, ["restore", "--data-dir", str(data_dir), "--force"])
+    assert result.exit_code == 0, result.output
+    with running(data_dir) as thread:
+        Query(thread.address, "orders", query_id=query.query_id, **KEYED, **ORDERED).run(1, log(31, 61))
+    given_out = counters(data_dir)
+    assert min(given_out.values()) > JUMP
+    lose(data_dir)
+
+    report(rebuild(data_dir, "--output", "json"))
+
+    after = counters(data_dir)
+    assert after["epoch"] >= given_out["epoch"] + JUMP
+    assert after["id"] > given_out["id"] + JUMP // 2
 
 
 def test_a_database_with_collections_is_never_written_into(tmp_path: Path) -> None:
