@@ -14,4 +14,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    ${downgrades if downgrades else "pass"}
+    raise NotImplementedError("go back by restoring a backup")

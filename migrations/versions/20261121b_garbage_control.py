@@ -56,4 +56,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.drop_table("gc_control")
+    raise NotImplementedError("go back by restoring a backup")

@@ -25,4 +25,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.drop_table("placements")
+    raise NotImplementedError("go back by restoring a backup")

@@ -16,5 +16,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.drop_constraint("ck_flushes_done_time_ms", "flushes", type_="check")
-    op.drop_column("flushes", "done_time_ms")
+    raise NotImplementedError("go back by restoring a backup")

@@ -21,40 +21,28 @@ def upgrade() -> None:
     if is_postgresql:
         op.execute("ALTER TABLE flushes ALTER COLUMN collection_id DROP NOT NULL")
     else:
-        _rebuild_flushes("INTEGER")
+        # SQLite changes no column in place; written out, because what it cannot tell of a table (STRICT) would be lost.
+        op.execute(
+            """
+            CREATE TABLE flushes_rebuilt (
+                flush_id INTEGER NOT NULL,
+                collection_id INTEGER,
+                create_time_ms INTEGER NOT NULL,
+                done_time_ms INTEGER NOT NULL DEFAULT 0,
+                CONSTRAINT pk_flushes PRIMARY KEY (flush_id),
+                CONSTRAINT ck_flushes_flush_id CHECK (flush_id > 0),
+                CONSTRAINT ck_flushes_done_time_ms CHECK (done_time_ms >= 0),
+                CONSTRAINT fk_flushes_collection_id FOREIGN KEY(collection_id) REFERENCES collections (collection_id)
+            ) STRICT
+            """
+        )
+        op.execute(
+            "INSERT INTO flushes_rebuilt (flush_id, collection_id, create_time_ms, done_time_ms) "
+            "SELECT flush_id, collection_id, create_time_ms, done_time_ms FROM flushes"
+        )
+        op.execute("DROP TABLE flushes")
+        op.execute("ALTER TABLE flushes_rebuilt RENAME TO flushes")
 
 
 def downgrade() -> None:
-    op.execute("DELETE FROM flush_targets WHERE flush_id IN (SELECT flush_id FROM flushes WHERE collection_id IS NULL)")
-    op.execute("DELETE FROM flushes WHERE collection_id IS NULL")
-    if op.get_bind().dialect.name == "postgresql":
-        op.execute("ALTER TABLE flushes ALTER COLUMN collection_id SET NOT NULL")
-    else:
-        _rebuild_flushes("INTEGER NOT NULL")
-    with op.batch_alter_table("segments") as table:
-        table.drop_constraint("ck_segments_ranges", type_="check")
-        table.drop_column("ranges")
-
-
-def _rebuild_flushes(collection_id: str) -> None:
-    """SQLite changes no column in place; written out, because what it cannot tell of a table (STRICT) would be lost."""
-    op.execute(
-        f"""
-        CREATE TABLE flushes_rebuilt (
-            flush_id INTEGER NOT NULL,
-            collection_id {collection_id},
-            create_time_ms INTEGER NOT NULL,
-            done_time_ms INTEGER NOT NULL DEFAULT 0,
-            CONSTRAINT pk_flushes PRIMARY KEY (flush_id),
-            CONSTRAINT ck_flushes_flush_id CHECK (flush_id > 0),
-            CONSTRAINT ck_flushes_done_time_ms CHECK (done_time_ms >= 0),
-            CONSTRAINT fk_flushes_collection_id FOREIGN KEY(collection_id) REFERENCES collections (collection_id)
-        ) STRICT
-        """
-    )
-    op.execute(
-        "INSERT INTO flushes_rebuilt (flush_id, collection_id, create_time_ms, done_time_ms) "
-        "SELECT flush_id, collection_id, create_time_ms, done_time_ms FROM flushes"
-    )
-    op.execute("DROP TABLE flushes")
-    op.execute("ALTER TABLE flushes_rebuilt RENAME TO flushes")
+    raise NotImplementedError("go back by restoring a backup")

@@ -16,5 +16,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.drop_constraint("ck_vchannels_finished_timestamp", "vchannels", type_="check")
-    op.drop_column("vchannels", "finished_timestamp")
+    raise NotImplementedError("go back by restoring a backup")
