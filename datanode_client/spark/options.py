@@ -86,9 +86,10 @@ def _conditions(value: str) -> tuple[Condition, ...]:
     except (ValueError, TypeError) as error:
         raise ValueError(rule) from error
     for name, operator, operand in conditions:
-        lists = operator in {"in", "not in"}
+        lists = operator in ("in", "not in")
         if (
             not isinstance(name, str)
+            or not isinstance(operator, str)  # JSON has lists, too, which no set can be asked for
             or operator not in _OPERATORS
             or operand is None
             or isinstance(operand, list) != lists

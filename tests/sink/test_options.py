@@ -56,6 +56,8 @@ def test_a_wrong_option_says_what_it_may_be(given: dict[str, str], sentence: str
         '[["key", "=", [7]]]',
         '[["key", "=", null]]',
         "[[1, 2]]",
+        '[["key", [">"], 7]]',
+        '[["key", {"in": 1}, [7]]]',
     ],
 )
 def test_filters_that_are_none_say_what_they_look_like(filters: str) -> None:
