@@ -11,7 +11,7 @@ import posixpath
 import secrets
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -134,10 +134,11 @@ class ObjectStore:
             ObjectStoreError: the store cannot be reached, or refuses.
         """
         if storage_root.startswith("s3://"):
-            file_system, place = open_s3(storage_root)
+            with translated("open", storage_root):
+                file_system, place = open_s3(storage_root)
             return S3ObjectStore(file_system, place)
         try:
-            with _translated("open", storage_root):
+            with translated("open", storage_root):
                 filesystem, root = pafs.FileSystem.from_uri(storage_root)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
             raise ConfigInvalidError(
@@ -159,7 +160,7 @@ class ObjectStore:
             DiskFullError, StorePermissionError, BucketMissingError, ObjectExistsError, ObjectStoreError: it is not written. The
                 path must not be used again: what became of it is not always known.
         """
-        with _translated("write", path), self._filesystem.open_output_stream(self._absolute(path)) as stream:
+        with translated("write", path), self._filesystem.open_output_stream(self._absolute(path)) as stream:
             stream.write(data)
 
     def open_input(self, path: str) -> pa.NativeFile:
@@ -168,7 +169,7 @@ class ObjectStore:
         Raises:
             ObjectMissingError, StorePermissionError, BucketMissingError, ObjectStoreError: it cannot be read.
         """
-        with _translated("read", path):
+        with translated("read", path):
             return self._filesystem.open_input_file(self._absolute(path))
 
     def list_objects(self, prefix: str = "") -> Iterator[ObjectInfo]:
@@ -181,7 +182,7 @@ class ObjectStore:
             StorePermissionError, BucketMissingError, ObjectStoreError: the store cannot be listed.
         """
         base = self._absolute(prefix) if prefix else self.root
-        with _translated("list", prefix or self.root):
+        with translated("list", prefix or self.root):
             infos = self._filesystem.get_file_info(pafs.FileSelector(base, allow_not_found=True, recursive=True))
         for info in infos:
             is_ours = not is_temporary(info.path) and info.base_name != OWNER_MARK
@@ -213,7 +214,7 @@ class LocalObjectStore(ObjectStore):
         final = self._absolute(path)
         directory, leaf = posixpath.split(final)
         temporary = f"{directory}/.{leaf}.{secrets.token_hex(4)}{_TEMPORARY_SUFFIX}"
-        with _translated("write", path):
+        with translated("write", path):
             try:
                 self._make_directory(directory)
                 _write_synced(temporary, data)
@@ -281,17 +282,12 @@ class S3ObjectStore(ObjectStore):
             BucketMissingError, StorePermissionError, StoreCredentialsError, StoreUnreachableError: it cannot be used.
         """
         bucket = self.root.partition("/")[0]
-        with _translated("open", bucket):
+        with translated("open", bucket):
             missing = self._filesystem.get_file_info(bucket).type == pafs.FileType.NotFound
         if missing:
             raise BucketMissingError(
                 f"cannot open {bucket!r}: the bucket does not exist: create it or correct the storage root", path=bucket
             )
-
-
-def reading(path: str) -> AbstractContextManager[None]:
-    """Around everything that reads bytes of an object that is open: errors of the store come typed, as from ObjectStore."""
-    return _translated("read", path)
 
 
 def is_temporary(path: str) -> bool:
@@ -320,8 +316,16 @@ def _sync_directory(directory: str) -> None:
 
 
 @contextmanager
-def _translated(action: str, path: str) -> Iterator[None]:
-    """Turns errors of the file system into typed ones that say what to do."""
+def translated(action: str, path: str) -> Iterator[None]:
+    """Around everything that asks the file system: its errors become typed ones that say what to do.
+
+    Args:
+        action: what is done, as a verb.
+        path: with what.
+
+    Raises:
+        ObjectStoreError: of the kind that fits.
+    """
     try:
         yield
     except OSError as error:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from datacoord.column_groups import ROW_FIELD_IDS, SHARED_FIELD_ID, TIMESTAMP_COLUMN, columns_of
 from datacoord.errors import InternalError
 from datacoord.key_statistics import KeyProbe
-from datacoord.objectstore import ObjectStore, reading
+from datacoord.objectstore import ObjectStore, translated
 from datacoord.v1 import collection_pb2, common_pb2
 
 _ROW_NUMBER: Final = "_row_number"
@@ -198,7 +198,7 @@ class ObjectReader:
 
     @contextmanager
     def _open(self, path: str) -> Iterator[pa.NativeFile]:
-        with reading(path), self._store.open_input(path) as file:
+        with translated("read", path), self._store.open_input(path) as file:
             yield file
 
 

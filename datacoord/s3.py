@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+import pyarrow as pa
 from pyarrow import fs as pafs
 
 from datacoord.errors import ConfigInvalidError
@@ -102,15 +103,30 @@ class S3Settings:
         )
 
     def file_system(self) -> pafs.S3FileSystem:
-        """The file system; does not talk to the service."""
-        scheme, separator, host = self.endpoint.rstrip("/").partition("://")
+        """The file system; does not talk to the service.
+
+        Raises:
+            ConfigInvalidError: the endpoint's scheme is neither http nor https, or pyarrow does not take another setting.
+            OSError: the SDK cannot be started.
+        """
+        scheme, _, host = self.endpoint.rpartition("://")
+        try:
+            return self._file_system(scheme or "https", host.rstrip("/"))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+            raise ConfigInvalidError(
+                f"S3 cannot be reached at {self.endpoint or 'its own endpoint'!r} with these settings: {error}; the scheme is http "
+                "or https",
+                setting="endpoint",
+            ) from error
+
+    def _file_system(self, scheme: str, host: str) -> pafs.S3FileSystem:
         return pafs.S3FileSystem(
             access_key=self.access_key or None,
             secret_key=self.secret_key or None,
             session_token=self.session_token or None,
             region=self.region or None,
-            scheme=scheme if separator else "https",
-            endpoint_override=(host if separator else scheme) or None,
+            scheme=scheme,
+            endpoint_override=host or None,
             force_virtual_addressing=self.virtual_addressing,
             tls_ca_file_path=self.ca_file or None,
             connect_timeout=self.connect_timeout_seconds,
@@ -133,6 +149,7 @@ def open_s3(storage_root: str, environment: Mapping[str, str] | None = None) -> 
 
     Raises:
         ConfigInvalidError: the root or a variable is malformed, or the root holds credentials.
+        OSError: the SDK cannot be started.
     """
     parts = urlsplit(storage_root)
     # Without the root itself: it may hold what must not be shown.
@@ -151,9 +168,10 @@ def open_s3(storage_root: str, environment: Mapping[str, str] | None = None) -> 
             setting="storage_root",
         )
     settings = S3Settings.from_environment(os.environ if environment is None else environment)
-    endpoint = settings.endpoint
+    scheme, _, host = settings.endpoint.rpartition("://")
     if "endpoint_override" in given:
-        endpoint = f"{given.get('scheme', 'https')}://{given['endpoint_override'].rpartition('://')[2]}"
+        scheme, host = "", given["endpoint_override"].rpartition("://")[2]
+    endpoint = f"{given.get('scheme') or scheme or 'https'}://{host}"
     settings = replace(settings, endpoint=endpoint, region=given.get("region", settings.region))
     return settings.file_system(), f"{bucket}/{prefix}".rstrip("/")
 

@@ -6,14 +6,12 @@ epoch: 48 bytes for each of its objects, and while it is sorted about twice that
 
 import heapq
 import os
-import posixpath
 import stat
 import threading
 import time
 from array import array
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -23,7 +21,14 @@ from pyarrow import fs as pafs
 from datacoord import failpoints
 from datacoord.errors import ObjectStoreError, PathNotAllowedError
 from datacoord.limits import ALL_PARTITIONS_ID, TIMESTAMP_MAX
-from datacoord.objectstore import OWNER_MARK, LocalObjectStore, ObjectMissingError, ObjectStore, is_temporary
+from datacoord.objectstore import (
+    OWNER_MARK,
+    LocalObjectStore,
+    ObjectMissingError,
+    ObjectStore,
+    is_temporary,
+    translated,
+)
 from datacoord.paths import BinlogKind, BinlogPath
 
 T = TypeVar("T")
@@ -230,7 +235,7 @@ class Objects:
 
     def _entries(self, path: str) -> Iterator[Entry]:
         base = f"{self._store.root}/{path}" if path else self._store.root
-        with _translated("list", path or self._store.root):
+        with translated("list", path or self._store.root):
             for entry in polite(self._scan(base) if self._local else self._select(base)):
                 if self._halt.is_set():
                     raise HaltedError("the round was stopped")
@@ -282,7 +287,7 @@ class Objects:
         if self._halt.is_set():
             return None
         try:
-            with _translated("delete", path):
+            with translated("delete", path):
                 if self._local:
                     os.unlink(f"{self._store.root}/{path}")
                 else:
@@ -339,14 +344,3 @@ def _parse(directory: str, name: str) -> BinlogPath | None:
         return BinlogPath.parse(f"{directory}/{leaf}")
     except PathNotAllowedError:
         return None
-
-
-@contextmanager
-def _translated(action: str, path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error, ObjectStoreError):
-            raise
-        place = posixpath.normpath(path)
-        raise ObjectStoreError(f"cannot {action} {place!r}: {error}", action=action, path=place) from error

@@ -257,6 +257,8 @@ def test_no_secret_is_shown_or_named(
         ("s3:///root", "names no bucket"),
         ("s3://bucket/root?secret_key=hush", "unknown options secret_key"),
         ("s3://bucket/root?allow_bucket_creation=true", "unknown options"),
+        ("s3://bucket/root?scheme=ftp&endpoint_override=x:1", "'ftp'"),
+        ("s3://bucket/root?scheme=ftp", "'ftp'"),
     ],
 )
 def test_a_root_that_is_none_or_holds_a_secret_is_refused_without_showing_it(root: str, says: str) -> None:
@@ -287,6 +289,34 @@ def test_ours_go_before_the_standard_variables_and_the_root_before_both(tmp_path
 
     file_system, place = open_s3("s3://bucket/a%20b/c?region=eu-west-3&endpoint_override=h:4&scheme=http", environment)
     assert (file_system.region, place) == ("eu-west-3", "bucket/a b/c")
+
+
+@pytest.mark.parametrize(
+    ("query", "endpoint", "scheme", "host"),
+    [
+        ("", "", "https", ""),
+        ("", "h:1", "https", "h:1"),
+        ("", "http://h:1/", "http", "h:1"),
+        ("?scheme=http", "", "http", ""),
+        ("?scheme=http", "https://h:1", "http", "h:1"),
+        ("?endpoint_override=r:2", "http://h:1", "https", "r:2"),
+        ("?endpoint_override=r:2&scheme=http", "", "http", "r:2"),
+        ("?endpoint_override=", "http://h:1", "https", ""),
+    ],
+)
+def test_the_scheme_of_a_root_counts_with_and_without_an_endpoint_of_its_own(
+    query: str, endpoint: str, scheme: str, host: str
+) -> None:
+    """A scheme that is dropped without a word speaks TLS to a store that has none, and nobody knows why it does not answer."""
+    file_system, _ = open_s3(f"s3://bucket/root{query}", {**ENVIRONMENT, "DATACOORD_S3_ENDPOINT": endpoint})
+    settings = file_system.__reduce__()[1][0]  # what pickling it would carry along: nothing else shows them
+    assert (settings["scheme"], settings["endpoint_override"]) == (scheme, host)
+
+
+def test_an_endpoint_that_is_none_is_refused() -> None:
+    """An error of pyarrow's own would be taken for a bug."""
+    with pytest.raises(ConfigInvalidError, match="'ftp'"):
+        open_s3("s3://bucket/root", {**ENVIRONMENT, "DATACOORD_S3_ENDPOINT": "ftp://h:1"})
 
 
 @pytest.mark.parametrize(
