@@ -196,13 +196,17 @@ DASHBOARDS = (
             ),
             Panel(
                 "Items per transaction",
-                {"mean": _mean("datacoord_group_commit_items_total", "datacoord_group_commits_total")},
+                {"mean": _mean("datacoord_group_commit_size_items_sum", "datacoord_group_commit_size_items_count")},
                 description="Near `group_commit_items_max`: the database is the bottleneck.",
             ),
             Panel(
                 "Time of a transaction",
                 {
-                    "transaction": _mean("datacoord_group_commit_seconds_total", "datacoord_group_commits_total"),
+                    "99th percentile": "histogram_quantile(0.99, sum by (le) "
+                    "(rate(datacoord_group_commit_duration_seconds_bucket[$__rate_interval])))",
+                    "mean": _mean(
+                        "datacoord_group_commit_duration_seconds_sum", "datacoord_group_commit_duration_seconds_count"
+                    ),
                     "of it, COMMIT": _mean("datacoord_commit_seconds_total", "datacoord_group_commits_total"),
                 },
                 unit="s",
@@ -233,6 +237,13 @@ DASHBOARDS = (
                 {"{{method}} {{code}}": "sum by (method, code) (rate(datacoord_rpc_requests_total[$__rate_interval]))"},
                 unit="ops",
                 width=16,
+            ),
+            Panel(
+                "Garbage collector",
+                {
+                    "objects deleted/s": "sum(rate(datacoord_gc_objects_deleted_total[$__rate_interval])) or vector(0)",
+                    "rounds that failed, 1 h": 'sum(increase(datacoord_gc_rounds_total{result="failed"}[1h]))',
+                },
             ),
             Panel(
                 "Jobs, mean time of a run",

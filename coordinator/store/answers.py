@@ -57,10 +57,8 @@ class StoreStatistics:
 
     Attributes:
         groups: transactions of the queue that were committed.
-        items: items in them.
         fast_items: checkpoint entries that the guarded bulk statement took.
         commit_seconds: time spent in COMMIT.
-        group_seconds: time spent in whole transactions.
         queued_items: items waiting now.
         queued_calls: calls waiting now.
         queued_bytes: bytes of them, about.
@@ -71,10 +69,8 @@ class StoreStatistics:
     """
 
     groups: int = 0
-    items: int = 0
     fast_items: int = 0
     commit_seconds: float = 0.0
-    group_seconds: float = 0.0
     queued_items: int = 0
     queued_calls: int = 0
     queued_bytes: int = 0

@@ -250,8 +250,6 @@ class GroupCommit:
     def _note_pace(self, group: list[_Waiting], seconds: float) -> None:
         items = sum(waiting.call.items for waiting in group)
         self._statistics.groups += 1
-        self._statistics.items += items
-        self._statistics.group_seconds += seconds
         pace = items / max(seconds, 1e-6)
         self._items_per_second += _RATE_WEIGHT * (pace - self._items_per_second)
         for listener in self.listeners:

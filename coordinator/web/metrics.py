@@ -149,43 +149,31 @@ class Metrics:
         )
         for result in ("committed", "unknown"):
             self.group_commits.labels(result)
-        self.group_commit_items = self._counter(
-            "group_commit_items_total",
-            (),
-            "Items (positions, lanes) of committed transactions; divided by `group_commits_total`: the mean size of a group.",
-            "The mean size stays at `group_commit_items_max`: the database is the bottleneck.",
-        )
         self.group_commit_fast_items = self._counter(
             "group_commit_fast_items_total",
             (),
             "Checkpoint entries that one guarded bulk statement took, without reading them first.",
             "Much less than the positions of UpdateChannelCheckpoint: many are refused or repeated.",
         )
-        self.group_commit_seconds = self._counter(
-            "group_commit_seconds_total",
-            (),
-            "Time in write transactions, COMMIT included; divided by `group_commits_total`: the mean latency.",
-            "The mean stays above 50 ms, or the rate is near 1: slow disk, or another process holds the database.",
-        )
         self.group_commit_duration = self._histogram(
             "group_commit_duration_seconds",
             (),
             "Time of one write transaction that was committed, COMMIT included.",
-            "The 99th percentile stays above 0.25 s: every write waits that long, and those behind it longer.",
+            "The mean stays above 50 ms or the 99th percentile above 0.25 s: a slow disk, or another process holds the database.",
             LATENCY_BUCKETS_SECONDS,
         )
         self.group_commit_size = self._histogram(
             "group_commit_size_items",
             (),
             "Items (positions, lanes) of one write transaction that was committed.",
-            "Most are 1 under load: callers do not batch, or wait for each other.",
+            "Most are 1 under load: callers do not batch. Their mean is near `group_commit_items_max`: the database is the limit.",
             ITEM_BUCKETS,
         )
         self.commit_seconds = self._counter(
             "commit_seconds_total",
             (),
             "Time in COMMIT alone: what the disk takes to make a transaction durable.",
-            "It is most of `group_commit_seconds_total`, and the mean is above 20 ms.",
+            "It is most of `group_commit_duration_seconds_sum`, and the mean is above 20 ms.",
         )
         self.write_queue_items = self._gauge(
             "write_queue_items",
@@ -220,9 +208,7 @@ class Metrics:
         for counter, name in (
             (self.group_commits.labels("committed"), "groups"),
             (self.group_commits.labels("unknown"), "unknown_outcomes"),
-            (self.group_commit_items, "items"),
             (self.group_commit_fast_items, "fast_items"),
-            (self.group_commit_seconds, "group_seconds"),
             (self.commit_seconds, "commit_seconds"),
             (self.rejected_calls, "rejected_calls"),
             (self.expired_calls, "expired_calls"),

@@ -39,6 +39,8 @@ DROP_AT = 40
 END = 80
 UNSYNCED = DataNodeConfig(insert_buf_size_bytes=1 << 20, delete_buf_bytes=1 << 20, sync_policy_tick_seconds=0.1)
 """Buffers so large that nothing is synced before it must be."""
+SYNCED = DataNodeConfig(insert_buf_size_bytes=1, delete_buf_bytes=1, sync_policy_tick_seconds=0.1)
+"""Buffers so small that every row is synced at once."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,12 @@ class Script:
     Attributes:
         drop_at: timestamp of the message that drops `side`; 0 = there is none.
         ends: the log has an end.
+        last: timestamp of the last message that is there.
     """
 
     drop_at: int
     ends: bool
+    last: int = END
 
     def reader(self, context: ChannelContext) -> "ScriptReader":
         """The reader factory."""
@@ -72,10 +76,10 @@ class ScriptReader:
         self._at = after.timestamp
 
     async def next(self) -> SourceEvent:
-        if self._at >= END:
+        if self._at >= self._script.last:
             if not self._script.ends:
                 await asyncio.Event().wait()
-            return EndOfChannel(Position(END))
+            return EndOfChannel(Position(self._script.last))
         self._at += 1
         if self._at == self._script.drop_at and self._partitions[1]:
             return DropPartitionMessage(self._partitions[1], Position(self._at))
@@ -119,7 +123,7 @@ class Stage:
         await asyncio.to_thread(self.client.create_partition, "t", "side")
         return await asyncio.to_thread(self.client.describe_collection, "t")
 
-    def datanode(self, script: Script, slot: int = 0) -> None:
+    def datanode(self, script: Script, slot: int = 0, config: DataNodeConfig = UNSYNCED) -> None:
         """Starts a datanode."""
         broker = Broker(BrokerConfig(self.coordinator.target, retry=RetryConfig(0.02, 0.3)))
         datanode = DataNode(
@@ -128,7 +132,7 @@ class Stage:
             collection_names=["t"],
             reader_factory=script.reader,
             broker=broker,
-            config=UNSYNCED,
+            config=config,
             session_config=SessionConfig(farewell_seconds=2.0, restart=RetryConfig(0.05, 1.0)),
         )
         self._running.append((datanode, asyncio.create_task(datanode.run()), broker))
@@ -165,6 +169,10 @@ class Stage:
         """Partitions of the objects that readers see."""
         return {log.partition_id for channel in self.client.list_binlogs("t") for log in channel.binlogs}
 
+    def segment_states(self, partition_id: int) -> list[int]:
+        """States of all segments of a partition."""
+        return [row.state for row in self.client.list_segments("t") if row.partition_id == partition_id]
+
     def rows_seen(self) -> int:
         """Rows of insert logs that readers see."""
         return sum(
@@ -189,6 +197,10 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
 async def test_a_partition_that_the_log_drops_is_dropped_though_everybody_is_killed(stage: Stage) -> None:
     """A message that only a dead graph knew would leave the partition alive for ever."""
     side = (await asyncio.to_thread(stage.client.describe_collection, "t")).partitions["side"]
+    # Some of its rows are registered before, in every channel, so that there is something to drop.
+    stage.datanode(Script(DROP_AT, ends=False, last=DROP_AT // 2), config=SYNCED)
+    await stage.until(lambda: len(stage.segment_states(side)) == CHANNELS)
+    await stage.kill()
     stage.datanode(Script(DROP_AT, ends=False))
     await stage.until(stage.consumed)
     await stage.coordinator.kill()
@@ -200,8 +212,7 @@ async def test_a_partition_that_the_log_drops_is_dropped_though_everybody_is_kil
     partitions = (await asyncio.to_thread(stage.client.describe_collection, "t")).partitions
     assert dict(partitions).keys() == {"_default"}
     assert await asyncio.to_thread(stage.partitions_seen) == {partitions["_default"]}
-    segments = await asyncio.to_thread(lambda: list(stage.client.list_segments("t")))
-    assert {s.state for s in segments if s.partition_id == side} <= {common_pb2.SEGMENT_STATE_DROPPED}
+    assert set(await asyncio.to_thread(stage.segment_states, side)) == {common_pb2.SEGMENT_STATE_DROPPED}
     assert await asyncio.to_thread(stage.rows_seen) >= CHANNELS * (END // 2 - 1)
 
 

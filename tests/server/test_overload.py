@@ -10,8 +10,8 @@ import pytest
 
 from datacoord.client import CoordinatorClient, error_of
 from datacoord.errors import OverloadedError
-from datacoord.failures import retry_delay_seconds, status_of
 from datacoord.failpoints import ENVIRONMENT_VARIABLE
+from datacoord.failures import retry_delay_seconds, status_of
 from datacoord.transport import KEEPALIVE_FLOOR_MS, KEEPALIVE_PERIOD_MS, client_options
 from datacoord.v1 import common_pb2, data_coord_pb2, data_coord_pb2_grpc
 from server.running_coordinator import CoordinatorThread, claim, definition, eventually, running, save_part
