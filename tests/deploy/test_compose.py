@@ -38,6 +38,18 @@ def datacoord_arguments(service: dict[str, Any]) -> list[str] | None:
     return command[1:] if command[:1] == ["datacoord"] else None
 
 
+def published_ports() -> list[list[str]]:
+    """Address, ports of this machine and port inside, of everything that is published."""
+    return [port.split(":") for service in SERVICES.values() for port in service.get("ports", [])]
+
+
+def host_ports(published: str) -> range:
+    """The ports of this machine in `first-last`, alone or as the middle part of an entry of `ports`."""
+    ports = published.split(":")[1] if ":" in published else published
+    first, _, last = ports.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
 def test_the_file_follows_the_specification_of_compose() -> None:
     """A misspelt key is ignored, or stops the deployment, on somebody else's machine."""
     checker = Path(sys.executable).with_name("check-jsonschema")
@@ -89,7 +101,7 @@ def test_the_coordinators_would_start_with_these_settings(tmp_path: Path) -> Non
 def test_ports_are_those_that_the_code_listens_on_and_none_is_open_to_others() -> None:
     """A port that moved, or one that the whole network can reach without a login."""
     settings = Settings(page_port=int(SERVICES["coordinator"]["environment"]["DATACOORD_PAGE_PORT"]))
-    published = [port.split(":") for service in SERVICES.values() for port in service.get("ports", [])]
+    published = published_ports()
     assert {host for host, _, _ in published} == {"127.0.0.1"}
     inside = {int(port) for port in (published_port[2] for published_port in published)}
     assert {settings.grpc_port, settings.page_port} <= inside
@@ -102,6 +114,20 @@ def test_ports_are_those_that_the_code_listens_on_and_none_is_open_to_others() -
     exposed = re.search(r"(?m)^EXPOSE (.+)$", (ROOT / "Dockerfile").read_text())
     assert exposed is not None
     assert {settings.grpc_port, settings.web_port} <= set(map(int, exposed.group(1).split()))
+
+
+def test_every_replica_that_the_documents_start_finds_a_port_of_its_own() -> None:
+    """A range shorter than the replicas: the last of them does not start, and says "port is already allocated"."""
+    page = (ROOT / "docs" / "operations.md").read_text()
+    started = {name: int(count) for name, count in re.findall(r"--scale ([\w-]+)=(\d+)", page)}
+    assert started["coordinator"] > SERVICES["coordinator"]["scale"]
+    for name, count in started.items():
+        for port in SERVICES[name].get("ports", []):
+            assert len(host_ports(port)) >= count, f"{name}: {port}"
+    taken = [number for _, host, _ in published_ports() for number in host_ports(host)]
+    assert len(taken) == len(set(taken)), "two services want one port of this machine"
+    for address in re.findall(r"127\.0\.0\.1:(\d+)", page):
+        assert int(address) in taken, f"nothing of the compose file listens on {address}"
 
 
 @pytest.mark.parametrize("name", SERVICES)
