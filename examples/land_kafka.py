@@ -1,6 +1,6 @@
 """Lands a Kafka topic without Spark: any Python process can be a datanode.
 
-    pip install 'datacoord[kafka]'
+    make setup
     .venv/bin/datacoord serve &
     .venv/bin/python examples/land_kafka.py BROKER:9092 TOPIC
 

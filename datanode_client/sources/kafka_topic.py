@@ -19,7 +19,9 @@ try:
     import confluent_kafka as ck
     from confluent_kafka import admin as ck_admin
 except ImportError as error:
-    raise ImportError("Kafka as a source needs its client: pip install 'datacoord[kafka]'") from error
+    raise ImportError(
+        "Kafka as a source needs its client; in a checkout of Datacoord: pip install '.[kafka]' (`make setup` brings it)"
+    ) from error
 
 __all__ = [
     "KafkaPosition",

