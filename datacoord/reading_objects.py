@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -124,17 +125,14 @@ class ObjectReader:
         schema = self.schema(names)
         if log.field_id != SHARED_FIELD_ID:
             probe = None  # the key is in other objects
-        if log.groups:
-            if probe is not None:
-                with self._open(log.path) as file:
-                    if not probe.may_be_in(file):
-                        return self._skip(log, schema)
-            return self._read_groups(log, names, where).select(list(names)).cast(schema)
-        with self._open(log.path) as file:
-            if probe is not None and not probe.may_be_in(file):
-                return self._skip(log, schema)
-            self._statistics.objects_read += 1
-            return self._table(file, self._stored.names, names, where).cast(schema)
+        if probe is not None or not log.groups:
+            with self._open(log.path) as file:
+                if probe is not None and not probe.may_be_in(file):
+                    return self._skip(log, schema)
+                if not log.groups:
+                    self._statistics.objects_read += 1
+                    return self._table(file, self._stored.names, names, where).cast(schema)
+        return self._read_groups(log, names, where).select(list(names)).cast(schema)
 
     def _skip(self, log: LogObject, schema: pa.Schema) -> pa.Table:
         self._statistics.objects_skipped += 1 + len(log.groups)
@@ -155,7 +153,9 @@ class ObjectReader:
         assert rows is not None  # noqa: S101 - there is at least the group with the timestamp
         if where is None:
             return rows
-        numbered = rows.append_column(_ROW_NUMBER, pa.array(range(rows.num_rows), pa.int64()))
+        # Those that decide come first: where a filter names columns by their place, they are all, in the collection's order.
+        rows = rows.select([name for name in wanted if group_of[name] in early])
+        numbered = rows.append_column(_ROW_NUMBER, pa.array(np.arange(rows.num_rows)))
         left = numbered.filter(where)
         total, numbers = rows.num_rows, left.column(_ROW_NUMBER)
         left = left.drop_columns([_ROW_NUMBER])
@@ -215,15 +215,20 @@ def _foreign(path: str, other: str) -> InternalError:
 
 
 def _columns_in(where: pc.Expression, schema: pa.Schema) -> list[str]:
-    """The columns an expression looks at: those it cannot do without."""
+    """The columns an expression looks at, in their order; all of them if it names one by its place.
 
-    def binds(columns: pa.Schema) -> bool:
+    pyarrow does not tell them. Their names stand in the expression's text, where others may stand, too: those it can do without.
+    """
+
+    def binds(names: Sequence[str]) -> bool:
         try:
-            ds.dataset(columns.empty_table()).scanner(filter=where)
+            ds.dataset(pa.schema([schema.field(name) for name in names]).empty_table()).scanner(filter=where)
         except (pa.ArrowException, KeyError):
             return False
         return True
 
-    if not binds(schema):
-        return list(schema.names)  # the error is raised where the rows are read
-    return [name for index, name in enumerate(schema.names) if not binds(schema.remove(index))]
+    text = str(where)
+    found = [name for name in schema.names if name in text]
+    if "FieldPath(" in text or not binds(found):
+        return list(schema.names)  # of an expression that is none, the error is raised where the rows are read
+    return [name for name in found if not binds([other for other in found if other != name])]

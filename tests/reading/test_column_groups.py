@@ -171,13 +171,18 @@ def test_only_the_groups_that_are_asked_for_are_opened(tmp_path: Path, version: 
         pc.field("image").is_valid() & (pc.field("title") != "t4"),
         pc.field("_timestamp") <= 3,
         pc.scalar(True),
+        pc.field(3).is_null(),
+        (pc.field(3).is_null() | (pc.field(4) > 4)) & (pc.field("title") != "t4"),
     ],
     ids=str,
 )
 def test_a_filter_gives_the_same_rows_whatever_group_its_columns_are_in(
     tmp_path: Path, version: int, columns: list[str] | None, where: pc.Expression
 ) -> None:
-    """A filter on a wide column, on the system's, on none: rows of different groups must not be mixed up."""
+    """A filter on a wide column, on the system's, on none: rows of different groups must not be mixed up.
+
+    Columns may also be named by their place in the collection: the place among what is read is another one.
+    """
     rows = documents(6)
     rows[1]["image"] = rows[4]["image"] = None
     written = Written.begin(tmp_path, DOCUMENTS)
