@@ -6,6 +6,8 @@ may use them. Here readers ask: may this object hold one of these keys? No means
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, reduce
+from operator import and_
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +23,7 @@ PROBED_KEYS_MAX: Final = 4096
 _SALT = np.array(
     [0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31], np.uint32
 )
-_HEADER_BYTES_MAX: Final = 64
+_BLOCK_BYTES: Final = 32
 _P1, _P2, _P3, _P4, _P5 = (
     0x9E3779B185EBCA87,
     0xC2B2AE3D27D4EB4F,
@@ -45,12 +47,18 @@ class KeyProbe:
     """
 
     def __init__(self, keys: pa.Table) -> None:
-        self._empty = keys.num_rows == 0
+        self.keys = keys
         self._columns = {name: _Probe.of(keys.column(name)) for name in keys.column_names}
+
+    @cached_property
+    def condition(self) -> pc.Expression:
+        """True for rows with one of the keys; of a key of several columns also for rows with parts of several keys."""
+        parts = (pc.field(name).isin(self.keys.column(name).combine_chunks()) for name in self.keys.column_names)
+        return reduce(and_, parts)
 
     def may_be_in(self, file: pa.NativeFile) -> bool:
         """Whether an object may hold a row with one of the keys; no keys = no."""
-        if self._empty:
+        if not self.keys.num_rows:
             return False
         metadata = pq.ParquetFile(file).metadata
         places = {metadata.schema.column(index).path: index for index in range(metadata.num_columns)}
@@ -107,22 +115,13 @@ def _as_like(value: Any, like: Any) -> Any:
 
 def _bloom_may_hold(raw: bytes, hashes: np.ndarray) -> bool:
     """Looks values up in a split-block bloom filter, as the Parquet format has it: header in Thrift, then blocks of 256 bits."""
-    size = _header_size(raw)
-    blocks = np.frombuffer(raw, np.uint32, offset=size).reshape(-1, 8)
+    # The header's length stands nowhere, but it is below a block's (19 bytes at most), and the blocks fill the rest.
+    blocks = np.frombuffer(raw, np.uint32, offset=len(raw) % _BLOCK_BYTES).reshape(-1, 8)
     index = ((hashes >> np.uint64(32)) * np.uint64(len(blocks))) >> np.uint64(32)
     low = hashes.astype(np.uint32)
     with np.errstate(over="ignore"):
         bits = np.uint32(1) << ((low[:, None] * _SALT[None, :]) >> np.uint32(27))
     return bool(((blocks[index.astype(np.int64)] & bits) == bits).all(axis=1).any())
-
-
-def _header_size(raw: bytes) -> int:
-    """The bitset's size stands in the header and is a multiple of 32; whatever comes before it is the header."""
-    for size in range(1, min(_HEADER_BYTES_MAX, len(raw))):
-        # Field 1 of the header, a zigzag varint: how many bytes the bitset has.
-        if (len(raw) - size) % 32 == 0:
-            return size
-    raise ValueError("the object's bloom filter has no header")
 
 
 def _plain(values: pa.Array) -> list[bytes]:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -120,7 +121,7 @@ def read_batches(
         collection = CollectionSchema.of(client.describe_collection(collection_name))
         wanted = collection.select(columns, with_timestamp=with_timestamp)
         store = ObjectStore.from_uri(collection.storage_root)
-        asked = None if keys is None else table_of_keys(keys, collection.columns, collection.primary_key)
+        asked = None if keys is None else KeyProbe(table_of_keys(keys, collection.columns, collection.primary_key))
         for channel in client.list_binlogs(collection_name):
             for unit in read_units(channel, unit_bytes_max):
                 rows = read_unit(store, unit, collection, wanted, where, keys=asked, statistics=statistics)
@@ -203,7 +204,7 @@ def read_unit(
     wanted: pa.Schema,
     where: pc.Expression | None = None,
     *,
-    keys: pa.Table | None = None,
+    keys: KeyProbe | None = None,
     statistics: ReadStatistics | None = None,
 ) -> pa.Table:
     """Reads the surviving rows of a unit.
@@ -219,18 +220,13 @@ def read_unit(
     """
     reader = ObjectReader(store, collection.columns, statistics or ReadStatistics())
     primary_key = list(collection.primary_key)
-    needed = list(wanted.names)
+    needed = list(wanted.names) or [TIMESTAMP_COLUMN]  # rows without columns are rows, too
     if unit.deletes or keys is not None:
         needed += [name for name in (*primary_key, TIMESTAMP_COLUMN) if name not in needed]
-    condition = where
-    asked = None
-    if keys is not None:
-        asked = KeyProbe(keys)
-        for name in primary_key:
-            condition = _both(condition, pc.field(name).isin(keys.column(name).combine_chunks()))
-    rows = _read(reader, unit.inserts, needed, checkpoint=unit.checkpoint, where=condition, probe=asked)
+    condition = where if keys is None else _both(where, keys.condition)
+    rows = _read(reader, unit.inserts, needed, checkpoint=unit.checkpoint, where=condition, probe=keys)
     if keys is not None and len(primary_key) > 1:
-        rows = _rows_with(rows, keys, primary_key)
+        rows = _rows_with(rows, keys.keys, primary_key)
     if unit.deletes and rows.num_rows:
         # A delete hides older rows only, so what is not newer than the oldest row here is not looked at; nor is an object whose
         # statistics say that no key of these rows is in it.
@@ -239,7 +235,8 @@ def read_unit(
         hiding = [*primary_key, TIMESTAMP_COLUMN]
         deletes = _read(reader, unit.deletes, hiding, checkpoint=unit.checkpoint, where=newer, probe=probe)
         rows = apply_deletes(rows, deletes, primary_key)
-    return rows.select(wanted.names).cast(wanted)
+    rows = rows.select(wanted.names)
+    return rows.cast(wanted) if wanted.names else rows  # a cast would forget how many there are
 
 
 def apply_deletes(rows: pa.Table, deletes: pa.Table, primary_key: list[str]) -> pa.Table:
@@ -257,9 +254,7 @@ def apply_deletes(rows: pa.Table, deletes: pa.Table, primary_key: list[str]) -> 
         return rows
     newest = deletes.group_by(primary_key).aggregate([(TIMESTAMP_COLUMN, "max")])
     # Only keys and row numbers go through the join: it cannot carry nested columns, and the rest would be copied for nothing.
-    keys = rows.select([*primary_key, TIMESTAMP_COLUMN]).append_column(
-        "_row", pa.array(range(rows.num_rows), pa.int64())
-    )
+    keys = rows.select([*primary_key, TIMESTAMP_COLUMN]).append_column("_row", pa.array(np.arange(rows.num_rows)))
     joined = keys.join(newest, keys=primary_key, join_type="left outer")
     deleted_at = pc.fill_null(joined.column(f"{TIMESTAMP_COLUMN}_max"), 0)
     alive = joined.filter(pc.greater_equal(joined.column(TIMESTAMP_COLUMN), deleted_at)).column("_row")
@@ -290,7 +285,7 @@ def _both(one: pc.Expression | None, other: pc.Expression | None) -> pc.Expressi
 
 def _rows_with(rows: pa.Table, keys: pa.Table, primary_key: list[str]) -> pa.Table:
     """Rows with one of these keys, in their order."""
-    numbered = rows.select(primary_key).append_column("_row", pa.array(range(rows.num_rows), pa.int64()))
+    numbered = rows.select(primary_key).append_column("_row", pa.array(np.arange(rows.num_rows)))
     found = numbered.join(keys, keys=primary_key, join_type="inner").column("_row")
     return rows.take(found.take(pc.sort_indices(found)))
 

@@ -99,7 +99,7 @@ def _upserts(written: Written, rows: list[dict[str, Any]], start: int) -> dict[B
 def _look_up(written: Written, keys: Any, statistics: ReadStatistics, unit_bytes: int = 10**9) -> pa.Table:
     collection = CollectionSchema(written.schema.columns, written.schema.primary_key, str(written.root))
     wanted = collection.select(None, with_timestamp=False)
-    asked = None if keys is None else table_of_keys(keys, collection.columns, collection.primary_key)
+    asked = None if keys is None else KeyProbe(table_of_keys(keys, collection.columns, collection.primary_key))
     store = ObjectStore.from_uri(str(written.root))
     units = list(read_units(written.channel, unit_bytes))
     tables = [read_unit(store, unit, collection, wanted, keys=asked, statistics=statistics) for unit in units]

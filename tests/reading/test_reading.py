@@ -145,7 +145,20 @@ def test_columns_come_in_the_order_they_are_asked_for(coordinator: CoordinatorTh
     table = datacoord.to_arrow(coordinator.address, collection, columns=["_timestamp", "key"])
 
     assert table.schema.names == ["_timestamp", "key"]
-    assert datacoord.to_arrow(coordinator.address, collection, columns=[]).num_columns == 0
+
+
+@pytest.mark.parametrize("where", [None, pc.field("key") < 5], ids=str)
+def test_rows_without_columns_are_counted(
+    coordinator: CoordinatorThread, collection: str, log: list[Row], where: pc.Expression | None
+) -> None:
+    """Who asks how many rows there are, and needs none of their columns, must not hear: none."""
+    expected = sum(where is None or row["key"] < 5 for row in seen(log))
+
+    table = datacoord.to_arrow(coordinator.address, collection, columns=[], where=where)
+    batches = datacoord.read_batches(coordinator.address, collection, columns=[], where=where, unit_bytes_max=500)
+
+    assert (table.num_columns, table.num_rows) == (0, expected)
+    assert sum(batch.num_rows for batch in batches) == expected
 
 
 def test_what_is_not_there_is_said(coordinator: CoordinatorThread, collection: str) -> None:
