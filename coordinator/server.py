@@ -33,6 +33,7 @@ from coordinator.rpc.transport_security import check_exposure, server_credential
 from coordinator.rpc.watch import WatchHub
 from coordinator.store import Store, StoreSettings
 from coordinator.store.alone import lock_alone
+from coordinator.store.job_leases import Job
 from coordinator.store.migrate import upgrade
 from coordinator.web.app import Listener, WebServer
 from coordinator.web.metrics import Metrics
@@ -177,19 +178,19 @@ class Coordinator:
         settings, store, metrics = self._settings, self._store, self._metrics
         reported = ReportedMetrics(metrics.registry)
         assignment = AssignmentRounds(store, metrics, reported)
-        self._assignment = JobLoop("assignment", assignment, settings.assignment_job_interval_seconds, metrics)
+        self._assignment = JobLoop(Job.ASSIGNMENT, assignment, settings.assignment_job_interval_seconds, metrics)
         leases = LeaseRounds(store, self._assignment.kick)
         collecting = garbage_settings(settings)
         self._collector = GarbageJob(store, metrics, collecting)
-        self._garbage = JobLoop("garbage", self._collector, collecting.poll_seconds, metrics)
+        self._garbage = JobLoop(Job.GARBAGE, self._collector, collecting.poll_seconds, metrics)
         self._retention = RetentionRounds(store, metrics, settings.retention_policy)
         self._jobs = [
-            JobLoop("leases", leases, settings.lease_job_interval_seconds, metrics),
+            JobLoop(Job.LEASE, leases, settings.lease_job_interval_seconds, metrics),
             self._assignment,
-            JobLoop("sealing", SealRounds(store), settings.seal_job_interval_seconds, metrics),
-            JobLoop("retention", self._retention, settings.retention_job_interval_seconds, metrics),
-            JobLoop("page", HistorySampler(store, self._history, _now_ms), SAMPLE_SECONDS, metrics),
-            JobLoop("watch", self._hub.poll, settings.watch_poll_seconds, metrics),
+            JobLoop(Job.SEAL, SealRounds(store), settings.seal_job_interval_seconds, metrics),
+            JobLoop(Job.RETENTION, self._retention, settings.retention_job_interval_seconds, metrics),
+            JobLoop(Job.PAGE, HistorySampler(store, self._history, _now_ms), SAMPLE_SECONDS, metrics),
+            JobLoop(Job.WATCH, self._hub.poll, settings.watch_poll_seconds, metrics),
             self._garbage,
         ]
 

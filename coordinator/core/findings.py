@@ -3,6 +3,7 @@
 A finding names a problem by a stable word, because scripts and pages look for it; docs/reference/findings.md lists them.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Final
@@ -144,24 +145,35 @@ def well(facts: ChannelFacts) -> Finding:
     return _finding(facts, Severity.WELL, Problem.NOTHING, state, "Nothing to do.")
 
 
-def jobs_stand(lease_until_ms: int, now_ms: int) -> Finding | None:
-    """The background jobs: when no replica has renewed their lease for long, nothing is assigned, ended or sealed.
+def job_stands(lease_until_ms: int, now_ms: int) -> bool:
+    """Whether no replica runs a job that should never pause.
 
     Args:
-        lease_until_ms: when the lease of the assignment job ends; 0 = it never ran.
+        lease_until_ms: when the job's lease ends; 0 = it has not run since the database was made or restored.
         now_ms: by the database's clock.
     """
-    late_ms = now_ms - lease_until_ms
-    if late_ms < UNANSWERED_MS:
+    return lease_until_ms > 0 and now_ms - lease_until_ms >= UNANSWERED_MS
+
+
+def jobs_stand(leases: Mapping[str, int], now_ms: int) -> Finding | None:
+    """The background jobs that should never pause: without them no dead session ends, or no channel is assigned.
+
+    Args:
+        leases: when they end, by job; 0 = see `job_stands`.
+        now_ms: by the database's clock.
+    """
+    standing = {job: until_ms for job, until_ms in leases.items() if job_stands(until_ms, now_ms)}
+    if not standing:
         return None
+    since_ms = min(standing.values())
     return Finding(
         "",
         "",
         Severity.STUCK,
         Problem.JOBS_STAND,
-        f"No replica has run the background jobs for {_duration(late_ms)}: channels of dead datanodes find no new owner.",
+        f"No replica has run {_jobs(standing)} for {_duration(now_ms - since_ms)}: channels of dead datanodes find no new owner.",
         "Look at the coordinators' logs for job_failed, and at the database.",
-        lease_until_ms,
+        since_ms,
     )
 
 
@@ -266,6 +278,11 @@ def _finding(
     facts: ChannelFacts, severity: Severity, problem: Problem, explanation: str, advice: str, *, since_ms: int = 0
 ) -> Finding:
     return Finding(facts.channel_name, facts.collection_name, severity, problem, explanation, advice, since_ms)
+
+
+def _jobs(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    return f"the background job{'s' if len(ordered) > 1 else ''} {' and '.join(ordered)}"
 
 
 def _duration(ms: int) -> str:

@@ -200,7 +200,7 @@ class GarbageJob:
         started = asyncio.get_running_loop().time()
         tally = Tally()
         halt = threading.Event()
-        now_ms = (await self._store.garbage.status(deadline)).now_ms
+        now_ms = (await self._store.garbage.status()).now_ms
         roots = await self._store.garbage.roots(collection_name)
         sweep = Sweep(self._store, tally, self._blocking, self._settings, permit=None)
         try:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from coordinator.logging import get_logger
+from coordinator.store.job_leases import Job
 from coordinator.web.metrics import Metrics
 from datacoord.errors import DatacoordError
 
@@ -46,7 +47,7 @@ class JobLoop:
 
     def __init__(
         self,
-        name: str,
+        name: Job,
         run_round: Callable[[], Awaitable[dict[str, object] | None]],
         interval_seconds: float,
         metrics: Metrics,

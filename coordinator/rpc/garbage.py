@@ -58,8 +58,8 @@ class GarbageControlMixin:
         _check(request)
         return await actions[request.action](request, call)
 
-    async def _gc_status(self, _request: admin_pb2.GcControlRequest, call: Call) -> admin_pb2.GcControlResponse:
-        return self._gc_answer(await self._store.garbage.status(call.deadline))
+    async def _gc_status(self, _request: admin_pb2.GcControlRequest, _call: Call) -> admin_pb2.GcControlResponse:
+        return self._gc_answer(await self._store.garbage.status())
 
     async def _gc_pause(self, request: admin_pb2.GcControlRequest, call: Call) -> admin_pb2.GcControlResponse:
         garbage = self._store.garbage
@@ -79,7 +79,7 @@ class GarbageControlMixin:
 
     async def _gc_dry_run(self, request: admin_pb2.GcControlRequest, call: Call) -> admin_pb2.GcControlResponse:
         plan = await self._collector.plan(request.collection_name, call.deadline)
-        answer = self._gc_answer(await self._store.garbage.status(call.deadline))
+        answer = self._gc_answer(await self._store.garbage.status())
         answer.round.CopyFrom(plan.round)
         answer.candidates.extend(
             admin_pb2.GcCandidate(path=one.path, size_bytes=one.size_bytes, verdict=int(one.verdict))  # type: ignore[arg-type]

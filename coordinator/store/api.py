@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import structlog
 from sqlalchemy import text
+from sqlalchemy.engine import Connection
 
 from coordinator.core.model import Save, SegmentState
 from coordinator.store import (
@@ -86,7 +87,7 @@ class Store(Operations):
         self._statistics = StoreStatistics()
         self._runner = GroupRunner(database, settings, self._memory, self._statistics, clock_ms)
         self._queue = GroupCommit(self._runner.run, settings, self._statistics)
-        self.garbage = Garbage(database, self._queue)
+        self.garbage = Garbage(database, self._queue, self._now_ms)
 
     @classmethod
     async def open(
@@ -112,6 +113,10 @@ class Store(Operations):
         # Connecting and migrating tools block; nothing else runs on this loop yet.
         migrate.check(url)
         return cls(Database(url, busy_timeout_ms=settings.busy_timeout_ms, faults=faults), settings, clock_ms)
+
+    def _now_ms(self, connection: Connection) -> int:
+        """The database's clock, or what replaces it."""
+        return self._clock_ms() if self._clock_ms is not None else self._database.kind.clock_ms(connection)
 
     @property
     def statistics(self) -> StoreStatistics:
@@ -195,7 +200,7 @@ class Store(Operations):
         self, entries: Sequence[CheckpointEntry], *, caller: str, deadline: float | None = None
     ) -> list[WriteAnswer]:
         """The same, as the hot path has it."""
-        return await self._queue.submit(CheckpointCall(entries, caller), deadline)
+        return await self._queue.submit(CheckpointCall(entries, caller, self._memory), deadline)
 
     async def drop_virtual_channel(self, save: Save, *, caller: str, deadline: float | None = None) -> WriteAnswer:
         """DropVirtualChannel: last save and tombstone in one transaction."""
@@ -457,21 +462,20 @@ class Store(Operations):
         return await self._database.read_in_steps(
             lambda connection: findings.read_findings(
                 connection,
-                self._database.kind,
                 channel_name=channel_name,
                 collection_name=collection_name,
                 findings_max=findings_max,
-                now_ms=self._clock_ms() if self._clock_ms is not None else None,
+                now_ms=self._now_ms(connection),
             )
         )
 
     async def count_channels(self) -> Mapping[str, int]:
-        """Channels by what can be said of them at a glance: OWNED and FREE (MANAGED ones), CLAIMED, DROPPED."""
+        """Channels by what can be said of them at a glance: OWNED, FREE and FINISHED (MANAGED ones), CLAIMED, DROPPED."""
         return await self._database.read(ownership.count_channels)
 
     async def overview(self) -> Overview:
         """Counts of what there is, and who runs the background jobs."""
-        return await self._database.read(lambda connection: read_overview(connection, self._database.kind))
+        return await self._database.read(lambda connection: read_overview(connection, self._now_ms(connection)))
 
     async def written_items(self, after_event_id: int) -> tuple[int, int]:
         """The last event, and the items of accepted calls after another one (-1 = none)."""

@@ -5,14 +5,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from coordinator.store.channels import Channels
+from coordinator.store.job_leases import Job
 from coordinator.store.transaction import Transaction
 from datacoord.errors import DatacoordError
 
 T_co = TypeVar("T_co", covariant=True)
 
-URGENT = frozenset({"RegisterDataNode", "WatchDmChannels", "ReportDataNodeTtMsgs", "LeaseJob", "AssignmentJob"})
-"""Calls that keep sessions alive, and the jobs that end and fill them. However many other calls wait, these neither wait behind
-them nor are refused because of them: a datanode that has nothing to write would lose its lease to those that have too much."""
+URGENT = frozenset(
+    {"RegisterDataNode", "WatchDmChannels", "ReportDataNodeTtMsgs", "GcControl", Job.LEASE.rpc, Job.ASSIGNMENT.rpc}
+)
+"""Calls that keep sessions alive, the jobs that end and fill them, and the brake of the garbage collector. However many other
+calls wait, these neither wait behind them nor are refused because of them: a datanode that has nothing to write would lose its
+lease to those that have too much, and who pauses deletions has a reason."""
 
 
 class WriteCall(abc.ABC, Generic[T_co]):

@@ -1,4 +1,4 @@
-"""What the entries of the history mean to whoever reads them: the form of `changes`, by RPC. The forms stand in `events`."""
+"""What the entries of the history mean to whoever reads them: the form of `changes`, by RPC; see docs/reference/events.md."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Any
 
 from coordinator.core.verify_history import History, PastRange
+from coordinator.store.job_leases import Job
 
 
 class Form(Enum):
@@ -29,8 +30,8 @@ FORMS: Mapping[str, Form] = {
     "ClaimChannels": Form.OWNER,
     "RegisterDataNode": Form.OWNER,
     "ReportDataNodeTtMsgs": Form.OWNER,
-    "LeaseJob": Form.OWNER,
-    "AssignmentJob": Form.OWNER,
+    Job.LEASE.rpc: Form.OWNER,
+    Job.ASSIGNMENT.rpc: Form.OWNER,
     "MoveChannel": Form.ASKED,
     "Restore": Form.OWNER,
     "CreateCollection": Form.COLLECTION,
@@ -40,11 +41,11 @@ FORMS: Mapping[str, Form] = {
     "DropPartition": Form.COLLECTION,
     "Flush": Form.FLUSH,
     "FlushAll": Form.FLUSH,
-    "SealJob": Form.SEGMENT,
+    Job.SEAL.rpc: Form.SEGMENT,
     "SetSegmentState": Form.SEGMENT,
     "MarkSegmentsDropped": Form.SEGMENT,
     "GcControl": Form.OTHER,
-    "GarbageJob": Form.OTHER,
+    Job.GARBAGE.rpc: Form.OTHER,
 }
 
 OF_CHANNEL = frozenset({Form.CHECKPOINT, Form.SAVE, Form.OWNER, Form.ASKED, Form.FLUSH})

@@ -12,7 +12,7 @@ from coordinator.core.findings import ChannelFacts, Finding, Report, examine, jo
 from coordinator.core.model import ChannelMode, ChannelState
 from coordinator.core.refusals import channel_not_found
 from coordinator.store.collections import collection_ids
-from coordinator.store.dialects import DatabaseKind
+from coordinator.store.job_leases import NEVER_PAUSE, Job
 from coordinator.store.tables import (
     OWNER_DATANODE,
     SESSION_ENDED,
@@ -28,8 +28,6 @@ from coordinator.store.tables import (
     vchannels,
 )
 from datacoord.v1 import data_coord_pb2
-
-ASSIGNMENT_JOB = "assignment"
 
 CHANNELS_PER_STEP = 500
 """A few milliseconds of the loop, where reads run on it."""
@@ -53,29 +51,25 @@ class Findings:
 
 def read_findings(
     connection: Connection,
-    kind: DatabaseKind,
     *,
     channel_name: str,
     collection_name: str,
     findings_max: int,
-    now_ms: int | None,
+    now_ms: int,
 ) -> Generator[None, None, Findings]:
     """Examines channels, the worst finding first; yields every CHANNELS_PER_STEP of them.
 
     Args:
         connection: in one read transaction.
-        kind: the database.
         channel_name: only this channel, which then gets a finding even if all is well; empty = all.
         collection_name: only this collection; empty = all.
         findings_max: findings to give back at most; all are counted.
-        now_ms: replaces the database's clock; None = the database's clock.
+        now_ms: by the database's clock.
 
     Raises:
         ChannelNotFoundError: no such channel.
         CollectionNotFoundError: no such collection.
     """
-    if now_ms is None:
-        now_ms = kind.clock_ms(connection)
     found: list[Finding] = []
     examined = 0
     for facts in _facts(connection, channel_name, collection_name):
@@ -97,10 +91,8 @@ def read_findings(
 
 
 def _jobs(connection: Connection, now_ms: int) -> Finding | None:
-    until = connection.execute(
-        select(job_leases.c.lease_until_ms).where(job_leases.c.name == ASSIGNMENT_JOB)
-    ).scalar_one_or_none()
-    return None if until is None else jobs_stand(until, now_ms)
+    statement = select(job_leases.c.name, job_leases.c.lease_until_ms).where(job_leases.c.name.in_(NEVER_PAUSE))
+    return jobs_stand({lease.name: lease.lease_until_ms for lease in connection.execute(statement)}, now_ms)
 
 
 def _facts(connection: Connection, channel_name: str, collection_name: str) -> Iterator[ChannelFacts]:
@@ -182,7 +174,7 @@ def _assignment_times(connection: Connection) -> dict[int, int]:
     """When the newest epochs were given to sessions: a session that lives for days may have its channel for a second."""
     newest = connection.execute(select(func.max(events.c.event_id))).scalar() or 0
     statement = select(events.c.time_ms, events.c.changes).where(
-        events.c.event_id > newest - EVENTS_MAX, events.c.rpc == "AssignmentJob"
+        events.c.event_id > newest - EVENTS_MAX, events.c.rpc == Job.ASSIGNMENT.rpc
     )
     return {
         epoch: time_ms for time_ms, changes in connection.execute(statement) for _, epoch, _, _ in json.loads(changes)

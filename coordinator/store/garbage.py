@@ -1,6 +1,6 @@
 """The garbage collector's control row, the lease it works under, and its way into the database."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -16,6 +16,7 @@ from coordinator.store.channels import Channels
 from coordinator.store.engine import Database
 from coordinator.store.garbage_rows import Founder, LaneFacts, LeafWindow, Root
 from coordinator.store.group_commit import GroupCommit
+from coordinator.store.job_leases import Job
 from coordinator.store.tables import gc_control
 from coordinator.store.tables import job_leases as leases
 from coordinator.store.transaction import Transaction
@@ -24,7 +25,6 @@ from datacoord.v1 import admin_pb2
 
 T = TypeVar("T")
 
-JOB = "garbage"
 CONTROL_ID = 1
 RETRY_MS = 60_000
 """A round that ended early is tried again after this time, where the interval is longer."""
@@ -120,25 +120,22 @@ class Garbage:
     Args:
         database: for reads.
         queue: for writes.
+        now_ms: asks the database's clock.
     """
 
-    def __init__(self, database: Database, queue: GroupCommit) -> None:
+    def __init__(self, database: Database, queue: GroupCommit, now_ms: Callable[[Connection], int]) -> None:
         self._database = database
         self._queue = queue
+        self._now_ms = now_ms
 
     async def _write(self, rpc: str, caller: str, work: Any, deadline: float | None = None) -> Any:
         return await self._queue.submit(AloneCall(rpc, caller, work), deadline)
 
     # ---- control ------------------------------------------------------------------------------------------------------------
 
-    async def status(self, deadline: float | None = None) -> GcStatus:
-        """What the collector is told and what it did. Changes nothing."""
-
-        def work(transaction: Transaction, _channels: Channels) -> GcStatus:
-            return _status(transaction)
-
-        status: GcStatus = await self._write("GcControl", "", work, deadline)
-        return status
+    async def status(self) -> GcStatus:
+        """What the collector is told and what it did."""
+        return await self._database.read(lambda connection: _read_status(connection, self._now_ms(connection)))
 
     async def pause(self, pause_ms: int, reason: str, *, caller: str, deadline: float | None = None) -> GcStatus:
         """Lets nothing be deleted for a time; 0 = until `resume`. A hold stays what it is."""
@@ -190,12 +187,12 @@ class Garbage:
         """Takes the job and begins a round; None: it is another process's, or nothing is due."""
 
         def work(transaction: Transaction, _channels: Channels) -> Begun | None:
-            if not job_leases.take(transaction, JOB) or not _status(transaction).is_due(interval_ms):
+            if not job_leases.take(transaction, Job.GARBAGE) or not _status(transaction).is_due(interval_ms):
                 return None
             _set(transaction, run_requested=0)
             return Begun(_fence(transaction), transaction.now_ms)
 
-        begun: Begun | None = await self._write("GarbageJob", "job", work)
+        begun: Begun | None = await self._write(Job.GARBAGE.rpc, "job", work)
         return begun
 
     async def permit(self, fence: int) -> Permit:
@@ -204,7 +201,7 @@ class Garbage:
         def work(transaction: Transaction, _channels: Channels) -> Permit:
             return _permit(transaction, fence)
 
-        permit: Permit = await self._write("GarbageJob", "job", work)
+        permit: Permit = await self._write(Job.GARBAGE.rpc, "job", work)
         return permit
 
     async def finish(self, fence: int, done: admin_pb2.GcRound) -> None:
@@ -216,9 +213,9 @@ class Garbage:
             _set(transaction, last_round=done.SerializeToString())
             if done.objects_deleted or done.binlog_rows_deleted:
                 change = ["ROUND", done.objects_deleted, done.bytes_deleted, done.binlog_rows_deleted]
-                transaction.record("GarbageJob", "job", channels=0, items=done.objects_deleted, changes=[change])
+                transaction.record(Job.GARBAGE.rpc, "job", channels=0, items=done.objects_deleted, changes=[change])
 
-        await self._write("GarbageJob", "job", work)
+        await self._write(Job.GARBAGE.rpc, "job", work)
 
     # ---- rows ---------------------------------------------------------------------------------------------------------------
 
@@ -239,7 +236,7 @@ class Garbage:
                 return permit
             return garbage_rows.delete_rows(transaction.connection, segment_ids, limit)
 
-        deleted: int | Permit = await self._write("GarbageJob", "job", work)
+        deleted: int | Permit = await self._write(Job.GARBAGE.rpc, "job", work)
         return deleted
 
     async def dropped_channels(self, after: int) -> garbage_rows.DroppedChannels:
@@ -255,7 +252,7 @@ class Garbage:
                 return permit
             return garbage_rows.delete_lanes(transaction.connection, channel_ids, limit)
 
-        deleted: int | Permit = await self._write("GarbageJob", "job", work)
+        deleted: int | Permit = await self._write(Job.GARBAGE.rpc, "job", work)
         return deleted
 
     # ---- objects ------------------------------------------------------------------------------------------------------------
@@ -299,9 +296,11 @@ def paused_error(status: GcStatus) -> GcPausedError:
 
 
 def _status(transaction: Transaction) -> GcStatus:
-    now_ms = transaction.now_ms
-    found = transaction.connection.execute(select(gc_control).where(gc_control.c.control_id == CONTROL_ID))
-    row = found.one_or_none()
+    return _read_status(transaction.connection, transaction.now_ms)
+
+
+def _read_status(connection: Connection, now_ms: int) -> GcStatus:
+    row = connection.execute(select(gc_control).where(gc_control.c.control_id == CONTROL_ID)).one_or_none()
     if row is None:
         return GcStatus(True, 0, _MISSING, False, admin_pb2.GcRound(), now_ms)
     last = admin_pb2.GcRound.FromString(bytes(row.last_round))
@@ -330,12 +329,12 @@ def _record(transaction: Transaction, caller: str, change: list[Any]) -> None:
 
 
 def _fence(transaction: Transaction) -> int:
-    return int(transaction.connection.execute(select(leases.c.fence).where(leases.c.name == JOB)).scalar_one())
+    return int(transaction.connection.execute(select(leases.c.fence).where(leases.c.name == Job.GARBAGE)).scalar_one())
 
 
 def _permit(transaction: Transaction, fence: int) -> Permit:
     """Renews the lease: a round must not write on after another process has begun one."""
-    if not job_leases.take(transaction, JOB) or _fence(transaction) != fence:
+    if not job_leases.take(transaction, Job.GARBAGE) or _fence(transaction) != fence:
         return Permit.LOST
     return Permit.PAUSED if _status(transaction).paused else Permit.GRANTED
 

@@ -4,11 +4,36 @@ So a process that lost the lease cannot write for the job any more (fencing), wh
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from sqlalchemy import select, update
 
 from coordinator.store.tables import job_leases
 from coordinator.store.transaction import Transaction
+
+
+class Job(StrEnum):
+    """The background jobs, by the name that they have everywhere: in SQL, metrics, logs, alerts and on the status page.
+
+    PAGE and WATCH run on every replica, for itself; the others on one at a time, under a lease.
+    """
+
+    LEASE = "lease"
+    ASSIGNMENT = "assignment"
+    SEAL = "seal"
+    RETENTION = "retention"
+    GARBAGE = "garbage"
+    PAGE = "page"
+    WATCH = "watch"
+
+    @property
+    def rpc(self) -> str:
+        """What its writes are called beside those of callers: in the queue and in the history."""
+        return f"{self.capitalize()}Job"
+
+
+NEVER_PAUSE = frozenset({Job.LEASE, Job.ASSIGNMENT})
+"""Jobs that renew their lease before it is over, as the settings demand; others may have longer intervals than leases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +50,16 @@ class Turn:
     stood_still: bool
 
 
-def take(transaction: Transaction, name: str) -> bool:
+def take(transaction: Transaction, job: Job) -> bool:
     """Takes or renews a job's lease for this process.
 
     Returns:
         False: another process holds it and its lease lives: leave the job to it.
     """
-    return take_turn(transaction, name) is not None
+    return take_turn(transaction, job) is not None
 
 
-def take_turn(transaction: Transaction, name: str) -> Turn | None:
+def take_turn(transaction: Transaction, job: Job) -> Turn | None:
     """Takes or renews a job's lease for this process, and says what was before; None = leave the job to another process.
 
     Where no other process can serve the database (`StoreSettings.alone`), every other holder is dead, whatever its lease says.
@@ -42,17 +67,17 @@ def take_turn(transaction: Transaction, name: str) -> Turn | None:
     settings, now_ms = transaction.settings, transaction.now_ms
     holder = settings.job_holder
     until = now_ms + settings.job_lease_ms
-    first = {"name": name, "holder": holder, "fence": 1, "lease_until_ms": until}
+    first = {"name": job, "holder": holder, "fence": 1, "lease_until_ms": until}
     if transaction.connection.execute(transaction.kind.insert_or_ignore(job_leases).values(first)).rowcount == 1:
         return Turn(0, stood_still=False)
-    statement = select(job_leases).where(job_leases.c.name == name).with_for_update(key_share=True)
+    statement = select(job_leases).where(job_leases.c.name == job).with_for_update(key_share=True)
     lease = transaction.connection.execute(statement).one()
     is_ours = lease.holder == holder
     if not is_ours and not settings.alone and lease.lease_until_ms > now_ms:
         return None
     transaction.connection.execute(
         update(job_leases)
-        .where(job_leases.c.name == name)
+        .where(job_leases.c.name == job)
         .values(
             holder=holder,
             fence=lease.fence if is_ours else lease.fence + 1,

@@ -1,12 +1,14 @@
 """Counts for the status page: a few aggregates of one read."""
 
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Row, Select, func, select
 from sqlalchemy.engine import Connection
 
+from coordinator.core.findings import job_stands
 from coordinator.core.model import SegmentState
-from coordinator.store.dialects import DatabaseKind
+from coordinator.store.job_leases import NEVER_PAUSE
 from coordinator.store.ownership import count_channels
 from coordinator.store.tables import (
     ACTIVE,
@@ -26,12 +28,14 @@ class JobLease:
     Attributes:
         name: the job.
         holder: the process.
-        lease_until_ms: how long nobody else takes it.
+        lease_until_ms: how long nobody else takes it; 0 = it has not run since the database was restored.
+        stands: it should never pause, and no replica has run it for long.
     """
 
     name: str
     holder: str
     lease_until_ms: int
+    stands: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +65,16 @@ class Overview:
     now_ms: int
 
 
-def read_overview(connection: Connection, kind: DatabaseKind) -> Overview:
-    """Counts everything."""
+def read_overview(connection: Connection, now_ms: int) -> Overview:
+    """Counts everything.
+
+    Args:
+        connection: in one read transaction.
+        now_ms: by the database's clock.
+    """
     channels = count_channels(connection)
     live_rows = select(func.coalesce(func.sum(segments.c.rows), 0)).where(segments.c.state != int(SegmentState.DROPPED))
-    leases = connection.execute(select(job_leases).order_by(job_leases.c.name))
+    leases = connection.execute(select(job_leases).order_by(job_leases.c.name)).all()
     return Overview(
         collections=_count(connection, select(func.count()).where(collections.c.state == ACTIVE)),
         owned=channels["OWNED"],
@@ -74,9 +83,14 @@ def read_overview(connection: Connection, kind: DatabaseKind) -> Overview:
         claimed=channels["CLAIMED"],
         datanodes=_count(connection, select(func.count()).where(datanodes.c.state != SESSION_ENDED)),
         rows=_count(connection, live_rows),
-        jobs=tuple(JobLease(lease.name, lease.holder, lease.lease_until_ms) for lease in leases),
-        now_ms=kind.clock_ms(connection),
+        jobs=tuple(_job(lease, now_ms) for lease in leases),
+        now_ms=now_ms,
     )
+
+
+def _job(lease: Row[Any], now_ms: int) -> JobLease:
+    stands = lease.name in NEVER_PAUSE and job_stands(lease.lease_until_ms, now_ms)
+    return JobLease(lease.name, lease.holder, lease.lease_until_ms, stands)
 
 
 def _count(connection: Connection, statement: Select[int]) -> int:

@@ -13,6 +13,7 @@ from coordinator.store import job_leases, placements, recovery, sessions
 from coordinator.store.answers import AssignmentRound, ChannelRelease, ClaimAnswer, WriteAnswer
 from coordinator.store.calls import AloneCall, WriteCall
 from coordinator.store.channels import Channel, Channels
+from coordinator.store.job_leases import Job
 from coordinator.store.tables import ACTIVE, OWNER_CLAIMANT, channel_state, owners, vchannels
 from coordinator.store.transaction import OwnerIdentity, Transaction, chunks
 from datacoord.errors import Refusal
@@ -148,11 +149,11 @@ def _leases(transaction: Transaction, owner_ids: set[int]) -> dict[int, int]:
 
 def assignment_call() -> AloneCall[AssignmentRound]:
     """One round: free channels go to watching sessions, and where it is uneven some are asked for."""
-    return AloneCall("AssignmentJob", "job", _assign)
+    return AloneCall(Job.ASSIGNMENT.rpc, "job", _assign)
 
 
 def _assign(transaction: Transaction, channels: Channels) -> AssignmentRound:
-    if not job_leases.take(transaction, "assignment"):
+    if not job_leases.take(transaction, Job.ASSIGNMENT):
         return AssignmentRound(ran=False)
     placed = placements.read(transaction.connection)
     held, epochs = read_held(transaction.connection, placed)
@@ -178,7 +179,7 @@ def _assign(transaction: Transaction, channels: Channels) -> AssignmentRound:
             channels.request_release(channel)
             asked += 1
     if changes:
-        transaction.record("AssignmentJob", "job", channels=len(changes), items=len(changes), changes=changes)
+        transaction.record(Job.ASSIGNMENT.rpc, "job", channels=len(changes), items=len(changes), changes=changes)
     free = sum(1 for channel in held if channel.node_id == 0)
     return AssignmentRound(True, len(changes), asked, free - len(changes))
 

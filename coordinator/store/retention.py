@@ -15,6 +15,7 @@ from coordinator.core.retention import RetentionPolicy, end_of_old_events
 from coordinator.store import job_leases
 from coordinator.store.calls import AloneCall
 from coordinator.store.channels import Channels
+from coordinator.store.job_leases import Job
 from coordinator.store.tables import (
     ACTIVE,
     OWNER_CLAIMANT,
@@ -57,7 +58,7 @@ def retention_call(policy: RetentionPolicy) -> AloneCall[RetentionRound]:
     """One round."""
 
     def work(transaction: Transaction, channels: Channels) -> RetentionRound:  # noqa: ARG001
-        if not job_leases.take(transaction, "retention"):
+        if not job_leases.take(transaction, Job.RETENTION):
             return RetentionRound(ran=False)
         connection, now_ms = transaction.connection, transaction.now_ms
         old_events = _delete_events(connection, now_ms, policy)
@@ -74,7 +75,7 @@ def retention_call(policy: RetentionPolicy) -> AloneCall[RetentionRound]:
         )
         return RetentionRound(True, deleted, more)
 
-    return AloneCall("RetentionJob", "job", work)
+    return AloneCall(Job.RETENTION.rpc, "job", work)
 
 
 def _delete_events(connection: Connection, now_ms: int, policy: RetentionPolicy) -> int:

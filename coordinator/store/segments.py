@@ -13,6 +13,7 @@ from coordinator.store.answers import SealRound
 from coordinator.store.calls import AloneCall
 from coordinator.store.channels import Channels
 from coordinator.store.collections import collection_ids
+from coordinator.store.job_leases import Job
 from coordinator.store.listings import Page, SegmentRow
 from coordinator.store.tables import GROWING, channel_state, vchannels
 from coordinator.store.tables import segments as table
@@ -79,11 +80,11 @@ def _shown_as(state: SegmentState) -> Any:
 
 def seal_call() -> AloneCall[SealRound]:
     """One round: growing segments that are too old, idle, or too much for their channel."""
-    return AloneCall("SealJob", "job", _seal)
+    return AloneCall(Job.SEAL.rpc, "job", _seal)
 
 
 def _seal(transaction: Transaction, channels: Channels) -> SealRound:
-    if not job_leases.take(transaction, "seal"):
+    if not job_leases.take(transaction, Job.SEAL):
         return SealRound(ran=False)
     due = _due(transaction)
     crowded = _crowded(transaction)
@@ -104,7 +105,7 @@ def _seal(transaction: Transaction, channels: Channels) -> SealRound:
                 sealed[reason] = sealed.get(reason, 0) + 1
                 changes.append([segment.segment_id, reason])
     if changes:
-        transaction.record("SealJob", "job", channels=len(loaded), items=len(changes), changes=changes)
+        transaction.record(Job.SEAL.rpc, "job", channels=len(loaded), items=len(changes), changes=changes)
     return SealRound(True, sealed)
 
 

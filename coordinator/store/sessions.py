@@ -13,6 +13,7 @@ from coordinator.store.calls import AloneCall, WriteCall
 from coordinator.store.channels import Channels
 from coordinator.store.collections import collection_ids
 from coordinator.store.drops import read_dropped_partitions
+from coordinator.store.job_leases import Job
 from coordinator.store.listings import DataNodeState
 from coordinator.store.tables import (
     OWNER_DATANODE,
@@ -236,11 +237,11 @@ def lock_living(transaction: Transaction, node_ids: set[int]) -> set[int]:
 
 def lease_call() -> AloneCall[LeaseRound]:
     """One round: sessions whose lease is over end."""
-    return AloneCall("LeaseJob", "job", _end_expired)
+    return AloneCall(Job.LEASE.rpc, "job", _end_expired)
 
 
 def _end_expired(transaction: Transaction, channels: Channels) -> LeaseRound:
-    turn = job_leases.take_turn(transaction, "lease")
+    turn = job_leases.take_turn(transaction, Job.LEASE)
     if turn is None:
         return LeaseRound(ran=False)
     if turn.stood_still:
@@ -268,7 +269,7 @@ def _end_expired(transaction: Transaction, channels: Channels) -> LeaseRound:
             changes += end_session(transaction, channels, node_id)
             ended.append(node_id)
     if ended:
-        transaction.record("LeaseJob", "job", channels=len(changes), items=len(ended), changes=changes)
+        transaction.record(Job.LEASE.rpc, "job", channels=len(changes), items=len(ended), changes=changes)
     return LeaseRound(True, tuple(ended), len(changes))
 
 

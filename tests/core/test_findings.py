@@ -122,10 +122,21 @@ def test_what_is_well_is_not_accused(facts: ChannelFacts) -> None:
 
 def test_jobs_that_nobody_runs_are_found() -> None:
     """Without the jobs nothing moves, and no channel could say so."""
-    assert jobs_stand(NOW + 5000, NOW) is None
-    finding = jobs_stand(NOW - UNANSWERED_MS, NOW)
+    assert jobs_stand({"lease": NOW + 5000, "assignment": NOW - UNANSWERED_MS + 1}, NOW) is None
+    finding = jobs_stand({"lease": NOW + 5000, "assignment": NOW - UNANSWERED_MS}, NOW)
     assert finding is not None
     assert finding.severity is Severity.STUCK
+    assert "the background job assignment for 15 s" in finding.explanation
+    both = jobs_stand({"lease": NOW - STUCK_MS, "assignment": NOW - UNANSWERED_MS}, NOW)
+    assert both is not None
+    assert "the background jobs assignment and lease for 10 min" in both.explanation
+    assert both.since_ms == NOW - STUCK_MS
+
+
+def test_jobs_that_have_not_run_yet_are_not_accused() -> None:
+    """After a restore leases end at 0: a page that says that the jobs stand since 1970 is not believed again."""
+    assert jobs_stand({"lease": 0, "assignment": 0}, NOW) is None
+    assert jobs_stand({}, NOW) is None
 
 
 @given(st.permutations(sorted(CASES)), st.integers(0, 5))

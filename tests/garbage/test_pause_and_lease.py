@@ -8,7 +8,7 @@ from sqlalchemy import create_engine
 from store.support import CALLER, dump
 
 from coordinator.store.garbage import GcStatus, hold
-from datacoord.errors import GcPausedError
+from datacoord.errors import GcPausedError, OverloadedError
 from datacoord.paths import BinlogKind
 from datacoord.v1 import admin_pb2
 from garbage.rig import Rig, execute
@@ -44,6 +44,37 @@ async def test_a_pause_in_the_middle_of_a_round_stops_it_within_a_chunk(sqlite_r
     rig.world.clock.advance(60_000)
     await rig.collect()
     assert not orphans & rig.files()
+
+
+async def test_asking_what_the_collector_does_writes_nothing(rig: Rig) -> None:
+    """Every replica asks every few seconds, and the page and `datacoord gc status` ask: each would be a transaction that writes."""
+    garbage, statistics = rig.world.store.garbage, rig.world.store.statistics
+    await garbage.pause(60_000, "looking", caller=CALLER)
+    groups = statistics.groups
+
+    assert (await garbage.status()).reason == "looking"
+    rig.world.clock.advance(60_000)
+    assert not (await garbage.status()).paused
+
+    assert statistics.groups == groups
+
+
+async def test_a_pause_is_neither_refused_nor_late_because_others_write(sqlite_rig: Rig) -> None:
+    """Who pauses the collector in a storm of writes does it because something is being deleted now."""
+    world = sqlite_rig.world
+    await world.store.close()
+    await world.open(queue_items_max=3, group_items_max=1)
+    channel = world.channels[0]
+    writes = [asyncio.ensure_future(world.move(channel, timestamp)) for timestamp in range(1, 6)]
+    await asyncio.sleep(0)
+    taken = [write for write in writes if not write.done()]
+
+    await world.store.garbage.pause(0, "stop", caller=CALLER)
+
+    assert not taken[-1].done(), "it waited behind them"
+    assert (await world.store.garbage.status()).paused
+    answers = await asyncio.gather(*writes, return_exceptions=True)
+    assert OverloadedError in {type(answer) for answer in answers}, "there was room"
 
 
 async def test_nothing_begins_while_a_restore_holds_it_until_it_is_resumed(rig: Rig) -> None:

@@ -15,9 +15,10 @@ from typing import Any
 
 import grpc
 import pytest
-from server.running_coordinator import CoordinatorThread, claim, definition, running, save_part
+from server.running_coordinator import CoordinatorThread, claim, definition, eventually, running, save_part
 
 from coordinator.config import Settings
+from coordinator.store.job_leases import Job
 from coordinator.web.page.history import Sample
 from datacoord.client import CoordinatorClient
 from datacoord.v1 import common_pb2, data_coord_pb2, data_coord_pb2_grpc
@@ -217,6 +218,23 @@ def test_what_is_not_there_is_said_in_a_sentence(coordinator: CoordinatorThread)
     assert status == 400
     assert "Traceback" not in body
     assert get(url_of(coordinator, "/static/../config.py"))[0] == 404
+
+
+def test_a_job_has_one_name_everywhere_and_is_not_accused_while_it_rests(tmp_path: Path) -> None:
+    """Who reads "seal" on the page and finds no such job in metrics and logs looks for a mistake that is none."""
+    settings = {"job_lease_seconds": 0.5, "seal_job_interval_seconds": 3600.0, "retention_job_interval_seconds": 3600.0}
+    with running(tmp_path / "data", **settings) as thread:
+
+        def over() -> set[str]:
+            body = get(url_of(thread, "/jobs"))[1]
+            assert 'class="badge' not in body.partition("</table>")[0]
+            rows = re.findall(r"<tr><td>(\w+)</td><td>[^<]*</td><td>(over|lives)", body)
+            assert {name for name, _ in rows} <= set(Job)
+            return {name for name, state in rows if state == "over"}
+
+        eventually(lambda: over() >= {Job.SEAL, Job.RETENTION})
+        metrics = get(f"http://{thread.web_address}/metrics")[1]
+        assert set(re.findall(r'datacoord_job_runs_total\{job="(\w+)"', metrics)) == set(Job)
 
 
 def test_secrets_are_masked(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from coordinator.jobs.loop import JITTER, JobLoop, pause
+from coordinator.store.job_leases import Job
 from coordinator.web.metrics import Metrics
 from datacoord.errors import StoreUnavailableError
 
@@ -58,23 +59,23 @@ async def test_a_loop_outlives_every_error(capsys: pytest.CaptureFixture[str]) -
     """A lease loop that died of one lost database connection would never free a dead datanode's channels again."""
     waits, rounds, metrics = Waits(), Rounds(), Metrics()
     rounds.failures = {1: StoreUnavailableError("away"), 2: ZeroDivisionError("bug")}
-    job = JobLoop("leases", rounds, 10.0, metrics, wait=waits, clock=lambda: 1234.0)
+    job = JobLoop(Job.LEASE, rounds, 10.0, metrics, wait=waits, clock=lambda: 1234.0)
     job.start()
     for expected in (1, 2, 3):
         assert await asyncio.wait_for(rounds.begun.get(), SOON) == expected
         await asyncio.wait_for(waits.asked.get(), SOON)
         waits.let_through()
     await job.stop()
-    assert sample(metrics, "datacoord_job_runs_total", job="leases", result="failed") == 2
-    assert (sample(metrics, "datacoord_job_runs_total", job="leases", result="ok") or 0) >= 1
-    assert sample(metrics, "datacoord_job_last_success_timestamp_seconds", job="leases") == 1234.0
+    assert sample(metrics, "datacoord_job_runs_total", job="lease", result="failed") == 2
+    assert (sample(metrics, "datacoord_job_runs_total", job="lease", result="ok") or 0) >= 1
+    assert sample(metrics, "datacoord_job_last_success_timestamp_seconds", job="lease") == 1234.0
     assert "STORE_UNAVAILABLE" in capsys.readouterr().out
 
 
 async def test_intervals_are_jittered() -> None:
     """Replicas that were started together would otherwise hit the database together, forever."""
     waits, rounds = Waits(), Rounds()
-    job = JobLoop("sealing", rounds, 10.0, Metrics(), wait=waits, rng=random.Random(7))
+    job = JobLoop(Job.SEAL, rounds, 10.0, Metrics(), wait=waits, rng=random.Random(7))
     job.start()
     asked = []
     for _ in range(20):
@@ -88,7 +89,7 @@ async def test_intervals_are_jittered() -> None:
 async def test_a_kick_brings_the_next_round_and_many_kicks_only_one() -> None:
     """A hundred datanodes that register at once must not cause a hundred assignment transactions."""
     waits, rounds = Waits(), Rounds()
-    job = JobLoop("assignment", rounds, 1e6, Metrics(), wait=waits)
+    job = JobLoop(Job.ASSIGNMENT, rounds, 1e6, Metrics(), wait=waits)
     job.start()
     await asyncio.wait_for(rounds.begun.get(), SOON)
     await asyncio.wait_for(waits.asked.get(), SOON)
@@ -104,7 +105,7 @@ async def test_a_kick_during_a_round_is_not_lost() -> None:
     """What asked for a round may have happened after the round had read."""
     waits, rounds = Waits(), Rounds()
     rounds.proceed.clear()
-    job = JobLoop("assignment", rounds, 1e6, Metrics(), wait=waits)
+    job = JobLoop(Job.ASSIGNMENT, rounds, 1e6, Metrics(), wait=waits)
     job.start()
     await asyncio.wait_for(rounds.begun.get(), SOON)
     job.kick()
@@ -117,7 +118,7 @@ async def test_stop_lets_a_round_end_and_begins_no_other() -> None:
     """A round that is cut off in its COMMIT has an outcome nobody knows."""
     waits, rounds = Waits(), Rounds()
     rounds.proceed.clear()
-    job = JobLoop("assignment", rounds, 0.0, Metrics(), wait=waits)
+    job = JobLoop(Job.ASSIGNMENT, rounds, 0.0, Metrics(), wait=waits)
     job.start()
     await asyncio.wait_for(rounds.begun.get(), SOON)
     stopping = asyncio.ensure_future(job.stop())

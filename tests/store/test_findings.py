@@ -4,13 +4,15 @@ import asyncio
 
 import pytest
 
-from coordinator.core.findings import LATE_MS, Problem, Severity
+from coordinator.core.findings import LATE_MS, UNANSWERED_MS, Problem, Severity
 from coordinator.core.model import ChannelMode
+from coordinator.core.retention import RetentionPolicy
 from coordinator.store import ChannelRelease, Store, findings
+from coordinator.store.job_leases import Job
 from datacoord.errors import ChannelNotFoundError, CollectionNotFoundError
 from datacoord.v1 import data_coord_pb2
 
-from .support import CALLER, LEASE_MS, World, lane
+from .support import CALLER, LEASE_MS, World, lane, settings
 
 
 async def problems(store: Store) -> dict[str, Problem]:
@@ -47,6 +49,35 @@ async def test_a_channel_is_followed_from_nobody_to_well_to_silent(world: World)
     found = await problems(world.store)
     assert found.pop("", Problem.JOBS_STAND) is Problem.JOBS_STAND
     assert found == dict.fromkeys(world.channels, Problem.OWNER_SILENT)
+
+
+async def test_only_jobs_that_should_never_pause_stand(world: World) -> None:
+    """A mark of alarm on a job that rests between two rounds is there all day, and then nobody looks when one really stands."""
+    store = world.store
+    await store.run_lease_job()
+    await store.run_assignment_job()
+    await store.run_seal_job()
+    await store.run_retention_job(RetentionPolicy(event_ms=1, event_rows_max=1, session_ms=1, flush_ms=1))
+    assert await standing(store) == set()
+
+    world.clock.advance(settings().job_lease_ms + UNANSWERED_MS)
+    assert await standing(store) == {Job.LEASE, Job.ASSIGNMENT}
+    (found,) = [finding for finding in (await store.explain()).items if finding.problem is Problem.JOBS_STAND]
+    assert "assignment and lease" in found.explanation
+
+    await store.run_assignment_job()
+    assert await standing(store) == {Job.LEASE}
+    (found,) = [finding for finding in (await store.explain()).items if finding.problem is Problem.JOBS_STAND]
+    assert "the background job lease" in found.explanation
+
+    await store.run_lease_job()
+    assert await standing(store) == set()
+    assert Problem.JOBS_STAND not in (await problems(store)).values()
+
+
+async def standing(store: Store) -> set[str]:
+    """The jobs that the status page marks."""
+    return {job.name for job in (await store.overview()).jobs if job.stands}
 
 
 async def test_a_report_of_another_epoch_is_no_report(world: World) -> None:
