@@ -16,6 +16,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from datacoord.errors import SourceLostError
 from datacoord.positions import Position
 
 TIMESTAMP_COLUMN = "_timestamp"
@@ -136,3 +137,24 @@ class ChannelReader(Protocol):
 ReaderFactory = Callable[[ChannelContext], ChannelReader]
 """Makes the reader of a channel. Shipped to executors by cloudpickle, once per datanode: readers of one datanode may share what
 the factory keeps (a process that reads one log for many channels, say)."""
+
+
+def check_group(after: Position, group: str, inputs: str) -> None:
+    """Refuses a position that was given for another log.
+
+    Args:
+        after: where a reader is to begin; the start is everybody's.
+        group: `msg_group` of the positions that this reader gives.
+        inputs: what makes the group, as the sentence's end: "the topic it had".
+
+    Raises:
+        SourceLostError: the position is of another group.
+    """
+    if after.timestamp and after.msg_group != group:
+        raise SourceLostError(
+            f"position {after.timestamp} belongs to {after.msg_group!r}, and this is {group!r}: give the collection {inputs}, "
+            "or begin a new one",
+            timestamp=after.timestamp,
+            position_group=after.msg_group,
+            group=group,
+        )

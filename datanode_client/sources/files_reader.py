@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +16,13 @@ import pyarrow as pa
 import structlog
 from pyarrow import fs as pafs
 
-from datacoord.errors import ConfigInvalidError, SourceInvalidError, SourceLostError
+from datacoord.errors import ConfigInvalidError, SourceInvalidError
 from datacoord.positions import Position
 from datacoord.s3 import open_s3
-from datanode_client.sources.base import EndOfChannel, MessageBatch, SourceEvent, Tick
+from datanode_client.sources.base import EndOfChannel, MessageBatch, SourceEvent, Tick, check_group
 from datanode_client.sources.files_log import FileEntry, FileLog, FilePosition, log_name, unavailable
 from datanode_client.sources.files_rows import RowMaker
+from datanode_client.sources.threads import in_thread
 
 if TYPE_CHECKING:
     from datanode_client.sources.files import FilesReaderFactory
@@ -33,8 +34,6 @@ MEASURED_PER_STEP: Final = 16
 
 Make = Callable[[pa.RecordBatch, npt.NDArray[np.int64]], pa.RecordBatch]
 """Makes rows for the datanode of a file's rows and of the offsets behind each of them."""
-
-ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +126,7 @@ class FilesChannelReader:
             SourceUnavailableError: the directory cannot be read now.
         """
         await self.close()
-        self._steps = await _in_thread(lambda: FileSteps(self._factory, self._directory, self._rows, after))
+        self._steps = await in_thread(lambda: FileSteps(self._factory, self._directory, self._rows, after))
 
     async def next(self) -> SourceEvent:
         """The next rows; see `ChannelReader.next`.
@@ -160,7 +159,7 @@ class FilesChannelReader:
             await asyncio.wait({step})
             step.cancelled() or step.exception()  # seen, whatever it was
         if steps is not None:
-            await _in_thread(steps.close)
+            await in_thread(steps.close)
 
 
 class FileSteps:
@@ -234,14 +233,7 @@ class FileSteps:
             cursor.close()
 
     def _resume(self, after: Position) -> None:
-        if after.msg_group != self._group:
-            raise SourceLostError(
-                f"position {after.timestamp} belongs to {after.msg_group!r}, and this is {self._group!r}: give the collection the "
-                "format and directories it had, in the same order, or begin a new one",
-                timestamp=after.timestamp,
-                position_group=after.msg_group,
-                group=self._group,
-            )
+        check_group(after, self._group, "the format and directories it had, in the same order")
         position = FilePosition.decode(after)
         if self._files.resume(position):
             self._base = after.timestamp - position.offset
@@ -338,13 +330,3 @@ def open_filesystem(uri: str) -> tuple[pafs.FileSystem, str]:
     except OSError as error:
         raise unavailable("open", uri, error) from error
     return filesystem, root.rstrip("/")
-
-
-async def _in_thread(work: Callable[[], ResultT]) -> ResultT:
-    """Runs work in a thread, and waits for its end also when it is cancelled: a file must not be opened and forgotten."""
-    running = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait({running})
-        raise

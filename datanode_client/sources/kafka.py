@@ -16,7 +16,7 @@ from datacoord.errors import SourceInvalidError, SourceLostError
 from datacoord.limits import MSG_GROUP_CHARS_MAX
 from datacoord.positions import Position
 from datanode_client.clock import Clock, SystemClock
-from datanode_client.sources.base import ChannelContext, EndOfChannel, MessageBatch, SourceEvent, Tick
+from datanode_client.sources.base import ChannelContext, EndOfChannel, MessageBatch, SourceEvent, Tick, check_group
 from datanode_client.sources.files_rows import BadRowError, RowMaker
 from datanode_client.sources.kafka_rows import (
     KAFKA_CHANGES_SCHEMA,
@@ -263,14 +263,7 @@ class KafkaChannelReader:
         """Where to begin, checked against what there is."""
         if not after.timestamp:
             return KafkaPosition(offsets.earliest, self._topic_id, -1)
-        if after.msg_group != self._group:
-            raise SourceLostError(
-                f"position {after.timestamp} belongs to {after.msg_group!r}, and this is {self._group!r}: give the collection the "
-                "topic it had, or begin a new one",
-                timestamp=after.timestamp,
-                position_group=after.msg_group,
-                group=self._group,
-            )
+        check_group(after, self._group, "the topic it had")
         position = KafkaPosition.decode(after)
         if position.topic_id and self._topic_id and position.topic_id != self._topic_id:
             raise self._recreated(position.topic_id, self._topic_id)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from datacoord.errors import SourceInvalidError, SourceLostError
 from datacoord.positions import Position
@@ -26,7 +26,8 @@ from datanode_client.puller.tikv.client import TiKVClient
 from datanode_client.puller.tikv.gc_safe_point import GCSafePointKeeper
 from datanode_client.puller.tikv.pd_client import PDClient
 from datanode_client.puller.tikv.settings import TiKVSettings
-from datanode_client.sources.base import ChannelContext, MessageBatch, SourceEvent, Tick
+from datanode_client.sources.base import ChannelContext, MessageBatch, SourceEvent, Tick, check_group
+from datanode_client.sources.threads import in_thread
 from datanode_client.sources.tikv_rows import TIKV_CHANGES_SCHEMA, TIKV_PRIMARY_KEY, TIKV_SCHEMA, RowMaker
 
 __all__ = [
@@ -49,8 +50,6 @@ ADD_BYTES: Final = 256 * 1024
 
 READY_EVENTS_MAX: Final = 4
 """Events that wait for the datanode. When they do, the streams are not read any more."""
-
-ResultT = TypeVar("ResultT")
 
 
 class TikvReaderFactory:
@@ -196,14 +195,7 @@ class TikvChannelReader:
         self._shared = factory.shared()
         client = self._shared.acquire()
         self._msg_group = msg_group(await client.pd.cluster_id(), self._span)
-        if after.timestamp and after.msg_group != self._msg_group:
-            raise SourceLostError(
-                f"position {after.timestamp} belongs to {after.msg_group!r}, and this part of the cluster's keys is "
-                f"{self._msg_group!r}: give the reader the cluster, span and split keys it had, or begin a new collection",
-                timestamp=after.timestamp,
-                position_group=after.msg_group,
-                group=self._msg_group,
-            )
+        check_group(after, self._msg_group, "the cluster, span and split keys it had")
         start_ts = after.timestamp or factory.start_ts
         keeper = self._keeper = GCSafePointKeeper(
             client.pd,
@@ -270,14 +262,14 @@ class TikvChannelReader:
                 self._pending += output.entries
                 self._pending_bytes += sum(map(entry_bytes, output.entries))
                 if self._pending_bytes >= ADD_BYTES:
-                    await _in_thread(self._add_pending)
+                    await in_thread(self._add_pending)
             else:
                 await self._hand_out(output.ts)
 
     async def _hand_out(self, resolved_ts: int) -> None:
         waiting = self._sorter.stats()
         if self._pending or waiting.memory_bytes or waiting.runs:
-            while (batch := await _in_thread(lambda: self._next_batch(resolved_ts))) is not None:
+            while (batch := await in_thread(lambda: self._next_batch(resolved_ts))) is not None:
                 await self._ready.put(batch)
         await self._ready.put(Tick(self._position(resolved_ts)))
 
@@ -381,13 +373,3 @@ def first_of(error: Exception) -> Exception:
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-async def _in_thread(work: Callable[[], ResultT]) -> ResultT:
-    """Runs work in a thread, and waits for its end also when it is cancelled: nobody else may touch the sorter before."""
-    running = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait({running})
-        raise
