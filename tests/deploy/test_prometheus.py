@@ -22,6 +22,7 @@ import pytest
 import yaml
 from server.running_coordinator import CoordinatorThread, claim, definition, eventually, running, save_part
 
+from coordinator.store.job_leases import Job
 from datacoord.client import CoordinatorClient
 from datacoord.errors import DatacoordError
 from datacoord.v1 import common_pb2, data_coord_pb2, data_coord_pb2_grpc
@@ -84,6 +85,14 @@ def test_there_is_a_case_in_which_each_alert_fires_and_a_place_that_says_what_to
         page, _, anchor = rule["annotations"]["runbook"].partition("#")
         assert (page, anchor) == ("docs/operations.md", rule["alert"].lower())
         assert re.search(rf"(?m)^#+ {rule['alert']}$", operations), f"docs/operations.md has no section {rule['alert']}"
+
+
+def test_alerts_name_jobs_that_there_are() -> None:
+    """A job of another name never runs: the alert that stands for it would fire never, or always."""
+    rules = yaml.safe_load((PROMETHEUS_DIR / "alerts.yml").read_text())["groups"][0]["rules"]
+    of_jobs = [rule["expr"] for rule in rules if "datacoord_job_" in rule["expr"]]
+    named = {job for expr in of_jobs for jobs in re.findall(r'job!?=?~?"([^"]*)"', expr) for job in jobs.split("|")}
+    assert named == {Job.LEASE, Job.ASSIGNMENT, Job.WATCH}
 
 
 @contextmanager
