@@ -19,10 +19,17 @@ KEEPALIVE_PERIOD_MS: Final = 30_000
 """A client pings an idle connection this often: shorter than what usual load balancers and NATs forget after."""
 
 KEEPALIVE_TIMEOUT_MS: Final = 10_000
-"""A ping that is not answered for this long ends the connection."""
+"""A ping that is not answered for this long ends the connection. That goes for all pings: gRPC measures bandwidth by pings,
+too, gives those a minute by default, and sends no other one meanwhile."""
 
 KEEPALIVE_FLOOR_MS: Final = 10_000
 """A server calls more frequent pings abuse."""
+
+KEEPALIVE_STRIKES_MAX: Final = 2
+"""So often a server lets that pass on a connection that is quiet otherwise; the next one ends it."""
+
+RECONNECT_MS_MAX: Final = 2_000
+"""Longest pause between two attempts to connect, and what each attempt may take."""
 
 SERVER_MESSAGE_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX
 """What the transport of a server lets through: larger than the contract's limit, so that a message somewhat too large is
@@ -64,14 +71,16 @@ def client_options() -> Options:
         ("grpc.max_receive_message_length", CLIENT_MESSAGE_BYTES_MAX),
         ("grpc.keepalive_time_ms", KEEPALIVE_PERIOD_MS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         # Retrying is the caller's: only it knows what may be repeated and until when.
         ("grpc.enable_retries", 0),
         # A restarted coordinator must be found again within a second or two, not after gRPC's two minutes.
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
-        ("grpc.max_reconnect_backoff_ms", 2_000),
+        ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
+        # This is no backoff: it is how long an attempt to connect may take, and a busy server needs more than a moment.
+        ("grpc.min_reconnect_backoff_ms", RECONNECT_MS_MAX),
     ]
 
 
@@ -82,9 +91,11 @@ def server_options() -> Options:
         ("grpc.max_send_message_length", CLIENT_MESSAGE_BYTES_MAX),
         ("grpc.keepalive_time_ms", 2 * KEEPALIVE_PERIOD_MS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_FLOOR_MS),
-        ("grpc.http2.max_ping_strikes", 2),
+        # Without the `recv` of its name in C++: an option that gRPC does not know is ignored, and then five minutes count.
+        ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_FLOOR_MS),
+        ("grpc.http2.max_ping_strikes", KEEPALIVE_STRIKES_MAX),
         # Two processes on one port would share its calls at random; a port in use is an error that is said.
         ("grpc.so_reuseport", 0),
     ]

@@ -24,6 +24,7 @@ from datacoord.errors import (
     SessionNotFoundError,
     to_status,
 )
+from datacoord.transport import server_options
 from datacoord.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -112,7 +113,7 @@ class ContractServer(data_coord_pb2_grpc.DataCoordServiceServicer, admin_pb2_grp
 
     async def listen(self) -> None:
         """Starts to listen; again on the same port after `vanish`."""
-        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        server = grpc.aio.server(options=server_options())
         data_coord_pb2_grpc.add_DataCoordServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
         admin_pb2_grpc.add_AdminServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
         self._port = server.add_insecure_port(f"127.0.0.1:{self._port}")

@@ -12,7 +12,7 @@ from datacoord.client import CoordinatorClient, error_of
 from datacoord.errors import OverloadedError
 from datacoord.failpoints import ENVIRONMENT_VARIABLE
 from datacoord.failures import retry_delay_seconds, status_of
-from datacoord.transport import KEEPALIVE_FLOOR_MS, KEEPALIVE_PERIOD_MS, client_options
+from datacoord.transport import client_options
 from datacoord.v1 import common_pb2, data_coord_pb2, data_coord_pb2_grpc
 from server.running_coordinator import CoordinatorThread, claim, definition, eventually, running, save_part
 
@@ -188,8 +188,3 @@ def test_a_full_queue_refuses_a_write_before_it_is_read(held: HeldCommit) -> Non
     with pytest.raises(grpc.RpcError) as caught:
         held.malformed().result(20)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-
-def test_pings_of_our_clients_are_no_abuse() -> None:
-    """A floor above the client's period closes every idle connection with too_many_pings."""
-    assert KEEPALIVE_FLOOR_MS < KEEPALIVE_PERIOD_MS

@@ -97,6 +97,7 @@ def open_channel(address: str) -> grpc.aio.Channel:
             ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
             ("grpc.keepalive_time_ms", KEEPALIVE_PERIOD_MS),
             ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+            ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.initial_reconnect_backoff_ms", RECONNECT_BACKOFF_MS_MIN),
             ("grpc.min_reconnect_backoff_ms", RECONNECT_BACKOFF_MS_MIN),

@@ -11,7 +11,7 @@ from .services import PDService, StoreService
 _OPTIONS = [
     ("grpc.so_reuseport", 0),
     # Clients of TiKV ping every 10 s while a stream is open.
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
 ]
