@@ -205,8 +205,8 @@ class Settings:
     )
     group_commit_linger_ms: float = setting(
         0.0,
-        "How long a write waits for others while transactions follow each other. 0 = never: they gather by themselves while one "
-        "is in progress.",
+        "How long after a transaction the next one waits, at most, for as many items as that one had: its callers are on their way "
+        "back, and fewer, larger transactions cost less. 0 = never.",
         minimum=0,
         maximum=1000,
     )

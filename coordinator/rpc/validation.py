@@ -212,29 +212,31 @@ def _lane(
     number(lane.partition_id, "partition_id", limits.ALL_PARTITIONS_ID)
     binlogs = []
     partition = "all" if lane.partition_id == limits.ALL_PARTITIONS_ID else lane.partition_id
-    usual = f"/{channel_id}/{partition}/{part.epoch}/{lane.timestamp_from}-{lane.timestamp_to}-"
+    range_to = lane.timestamp_to
+    usual = f"/{channel_id}/{partition}/{part.epoch}/{lane.timestamp_from}-{range_to}-"
     for kind, fields in (
         (BinlogKind.INSERT, lane.insert_logs),
         (BinlogKind.DELTA, lane.delta_logs),
         (BinlogKind.STATS, lane.stats_logs),
     ):
         for field in fields:
-            number(field.field_id, "field_id", 0)
+            field_id = number(field.field_id, "field_id", 0)
+            before = f"{kind.value}{usual}{field_id}-"
             for binlog in field.binlogs:
-                number(binlog.log_id, "log_id", 1)
-                if binlog.log_id in seen:
+                log_id = number(binlog.log_id, "log_id", 1)
+                if log_id in seen:
                     raise InvalidFieldError(
-                        f"object {binlog.log_id} stands twice in the part of channel {part.channel_name!r}",
+                        f"object {log_id} stands twice in the part of channel {part.channel_name!r}",
                         channel_name=part.channel_name,
-                        log_id=binlog.log_id,
+                        log_id=log_id,
                     )
-                seen.add(binlog.log_id)
-                if binlog.log_path == f"{kind.value}{usual}{field.field_id}-{binlog.log_id}.parquet":
-                    end = lane.timestamp_to
+                seen.add(log_id)
+                if binlog.log_path == f"{before}{log_id}.parquet":
+                    end = range_to
                 else:
-                    end = _end_of(part, lane, channel_id, kind=kind, field_id=field.field_id, binlog=binlog)
-                binlogs.append(_binlog(binlog, kind, field.field_id, end))
-    return LaneSave(lane.partition_id, lane.timestamp_from, lane.timestamp_to, tuple(binlogs), lane.seal)
+                    end = _end_of(part, lane, channel_id, kind=kind, field_id=field_id, binlog=binlog)
+                binlogs.append(_binlog(binlog, kind, field_id, log_id, end))
+    return LaneSave(lane.partition_id, lane.timestamp_from, range_to, tuple(binlogs), lane.seal)
 
 
 def _end_of(
@@ -266,27 +268,17 @@ def _end_of(
     return expected.timestamp_to
 
 
-def _binlog(binlog: common_pb2.Binlog, kind: BinlogKind, field_id: int, range_to: int) -> BinlogFacts:
-    log_id, rows, size_bytes, memory_bytes = (
-        binlog.log_id,
-        binlog.entries_num,
-        binlog.log_size_bytes,
-        binlog.memory_size_bytes,
-    )
-    number(rows, "entries_num", 0, limits.BINLOG_ROWS_MAX)
-    number(size_bytes, "log_size_bytes", 0, limits.BINLOG_BYTES_MAX)
-    number(memory_bytes, "memory_size_bytes", 0, limits.BINLOG_BYTES_MAX)
-    return BinlogFacts(
-        kind=kind,
-        field_id=field_id,
-        log_id=log_id,
-        rows=rows,
-        ts_min=binlog.timestamp_from,
-        ts_max=binlog.timestamp_to,
-        size_bytes=size_bytes,
-        memory_bytes=memory_bytes,
-        range_to=range_to,
-    )
+def _binlog(binlog: common_pb2.Binlog, kind: BinlogKind, field_id: int, log_id: int, range_to: int) -> BinlogFacts:
+    rows, size_bytes, memory_bytes = binlog.entries_num, binlog.log_size_bytes, binlog.memory_size_bytes
+    # A hot path: words only for what is wrong.
+    if not 0 <= rows <= limits.BINLOG_ROWS_MAX:
+        number(rows, "entries_num", 0, limits.BINLOG_ROWS_MAX)
+    if not 0 <= size_bytes <= limits.BINLOG_BYTES_MAX:
+        number(size_bytes, "log_size_bytes", 0, limits.BINLOG_BYTES_MAX)
+    if not 0 <= memory_bytes <= limits.BINLOG_BYTES_MAX:
+        number(memory_bytes, "memory_size_bytes", 0, limits.BINLOG_BYTES_MAX)
+    ts_min, ts_max = binlog.timestamp_from, binlog.timestamp_to
+    return BinlogFacts(kind, field_id, log_id, rows, ts_min, ts_max, size_bytes, memory_bytes, range_to)
 
 
 def _wrong_path(path: str, expected: BinlogPath, channel: str) -> PathNotAllowedError:

@@ -32,7 +32,7 @@ class StoreSettings:
         group_bytes_max: bytes of the calls of one transaction, about.
         queue_items_max: items that may wait; beyond it calls are refused with OVERLOADED.
         queue_bytes_max: bytes, about, of the calls that may wait; likewise.
-        linger_ms: how long a write waits for others while transactions follow each other; 0 = never.
+        linger_ms: how long after a transaction the next one waits for as many items as that one had; 0 = never.
         busy_timeout_ms: how long a transaction waits for another process's lock on the database.
     """
 
@@ -162,8 +162,8 @@ class WriteAnswer:
         outcome: APPLIED or ALREADY_APPLIED; None when refused.
         refusal: why not; None when accepted.
         lanes: of a save, in the order of the request; empty when refused.
-        facts: what is stored after the call, with the lanes the call named; None where the channel is not known, and for a
-            checkpoint that was APPLIED (it is what was sent).
+        facts: what is stored after the call, with the lanes the call named; None where the channel is not known, and where all
+            of a checkpoint or of a save was APPLIED (it is what was sent).
     """
 
     outcome: Outcome | None

@@ -6,13 +6,14 @@ from sqlalchemy import bindparam, or_, select, update
 
 from coordinator.core.model import Outcome
 from coordinator.core.ownership import decide_checkpoint
+from coordinator.store import events
 from coordinator.store.answers import CheckpointEntry, WriteAnswer
 from coordinator.store.calls import WriteCall
 from coordinator.store.channels import Channels
 from coordinator.store.driver_statement import DriverStatement
 from coordinator.store.engine import AgainError
 from coordinator.store.tables import ACTIVE, channel_state
-from coordinator.store.transaction import Transaction, chunks
+from coordinator.store.transaction import Memory, Transaction, chunks
 from datacoord.errors import Refusal
 from datacoord.positions import Position
 
@@ -24,12 +25,26 @@ Row = tuple[int, int, int, int, int, bytes, str]
 
 
 class CheckpointCall(WriteCall[list[WriteAnswer]]):
-    """UpdateChannelCheckpoint."""
+    """UpdateChannelCheckpoint.
 
-    def __init__(self, entries: Sequence[CheckpointEntry], caller: str) -> None:
+    Attributes:
+        entries: as sent.
+        rows: the same for the guarded statement; None: a channel is not known in this process yet.
+        owner_ids: owners of the epochs in `rows`; None among them: one is not known here.
+        moved: for the history, if every entry is APPLIED.
+    """
+
+    def __init__(self, entries: Sequence[CheckpointEntry], caller: str, memory: Memory) -> None:
         size_bytes = len(entries) * _ENTRY_BYTES + sum([len(entry[4]) for entry in entries])
         super().__init__("UpdateChannelCheckpoint", caller, items=len(entries), size_bytes=size_bytes)
         self.entries = entries
+        # All of it now, while the entries are in the processor's cache; a whole group of calls is larger than that.
+        self.rows = _rows(entries, memory)
+        self.owner_ids: set[int | None] = set()
+        self.moved = ""
+        if self.rows is not None:
+            self.owner_ids.update([memory.owner_of_epoch.get(row[1]) for row in self.rows])
+            self.moved = events.packed([(row[0], row[1], row[3]) for row in self.rows])
 
     def needs(self) -> Mapping[str, Sequence[int]]:
         """See the base class."""
@@ -93,33 +108,31 @@ def try_fast(transaction: Transaction, calls: Sequence[CheckpointCall]) -> list[
     Raises:
         AgainError: not so, and some were moved.
     """
-    rows_of_calls = _rows(transaction, calls)
-    if rows_of_calls is None:
-        return None
-    rows = _fold([row for rows in rows_of_calls for row in rows])
+    listed: list[Row] = []
+    for call in calls:
+        if call.rows is None:
+            return None
+        listed += call.rows
+    rows = _fold(listed)
     if rows is None:
         return None
     # Sorted, so that transactions lock rows in one order.
     rows.sort()
     if _MOVE_IF.run(transaction.kind, transaction.connection, rows) != len(rows):
         raise AgainError
-    _renew_owners(transaction, rows)
-    for call, of_call in zip(calls, rows_of_calls, strict=True):
-        changes = [(row[0], row[1], row[3]) for row in of_call]
-        transaction.record(call.rpc, call.caller, channels=len(changes), items=len(changes), changes=changes)
-    return [[_APPLIED] * len(call.entries) for call in calls]
+    _renew_owners(transaction, calls)
+    for call in calls:
+        transaction.record(call.rpc, call.caller, channels=call.items, items=call.items, changes=call.moved)
+    return [[_APPLIED] * call.items for call in calls]
 
 
-def _rows(transaction: Transaction, calls: Sequence[CheckpointCall]) -> list[list[Row]] | None:
+def _rows(entries: Sequence[CheckpointEntry], memory: Memory) -> list[Row] | None:
     """The entries with the numbers of their channels; None: one is not known here."""
-    known = transaction.memory.channels
+    known = memory.channels
     try:
         return [
-            [
-                (known[name].channel_id, epoch, timestamp, timestamp, event_time_ms, msg_id, msg_group)
-                for name, epoch, timestamp, event_time_ms, msg_id, msg_group in call.entries
-            ]
-            for call in calls
+            (known[name].channel_id, epoch, timestamp, timestamp, event_time_ms, msg_id, msg_group)
+            for name, epoch, timestamp, event_time_ms, msg_id, msg_group in entries
         ]
     except KeyError:
         return None
@@ -131,7 +144,7 @@ def _fold(rows: list[Row]) -> list[Row] | None:
     Returns:
         None: an entry does not go forward.
     """
-    if len({row[:2] for row in rows}) == len(rows):
+    if len({row[0] for row in rows}) == len(rows):
         return rows
     folded: dict[tuple[int, int], Row] = {}
     for row in rows:
@@ -147,14 +160,14 @@ def _fold(rows: list[Row]) -> list[Row] | None:
     return list(folded.values())
 
 
-def _renew_owners(transaction: Transaction, rows: Iterable[Row]) -> None:
-    known = transaction.memory.owner_of_epoch
-    owner_ids = {known.get(row[1]) for row in rows}
+def _renew_owners(transaction: Transaction, calls: Iterable[CheckpointCall]) -> None:
+    owner_ids = set().union(*(call.owner_ids for call in calls))
     for owner_id in owner_ids:
         transaction.renew(owner_id or 0)
     if None not in owner_ids:
         return
-    unknown = sorted(row[0] for row in rows if row[1] not in known)
+    known = transaction.memory.owner_of_epoch
+    unknown = sorted({row[0] for call in calls for row in call.rows or () if row[1] not in known})
     for chunk in chunks(unknown, transaction.kind.rows_per_statement):
         statement = select(channel_state.c.epoch, channel_state.c.owner_id)
         for row in transaction.connection.execute(statement.where(channel_state.c.channel_id.in_(chunk))):

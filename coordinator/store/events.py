@@ -28,7 +28,7 @@ class Event:
         caller: kind of the caller.
         channels: channels that were accepted.
         items: items (positions, lanes, …) that were accepted.
-        changes: see the module.
+        changes: see the module; a text is packed already.
     """
 
     time_ms: int
@@ -36,17 +36,27 @@ class Event:
     caller: str
     channels: int
     items: int
-    changes: Sequence[Any]
+    changes: Sequence[Any] | str
 
 
 _COLUMNS = ("time_ms", "rpc", "caller", "channels", "items", "changes")
 _APPEND = DriverStatement(insert(events).values({name: bindparam(name) for name in _COLUMNS}), _COLUMNS)
-_pack = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+packed = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 def append(kind: DatabaseKind, connection: Connection, happened: Sequence[Event]) -> None:
     """Adds to the history."""
-    rows = [(e.time_ms, e.rpc, e.caller, e.channels, e.items, _pack(e.changes)) for e in happened]
+    rows = [
+        (
+            e.time_ms,
+            e.rpc,
+            e.caller,
+            e.channels,
+            e.items,
+            e.changes if isinstance(e.changes, str) else packed(e.changes),
+        )
+        for e in happened
+    ]
     _APPEND.run(kind, connection, rows)
 
 

@@ -71,6 +71,8 @@ class GroupCommit:
         self._urgent_bytes = 0
         self._promised_until = 0.0
         self._arrived = asyncio.Event()
+        self._items_wanted = 0
+        self._enough: asyncio.Future[None] | None = None
         self._closing = False
         self._items_per_second = _RATE_START_PER_SECOND
         self._task = asyncio.get_running_loop().create_task(self._work(), name="group-commit")
@@ -100,6 +102,8 @@ class GroupCommit:
         (self._urgent if call.urgent else self._queue).append(waiting)
         self._count(call, 1)
         self._arrived.set()
+        if call.urgent or self._statistics.queued_items >= self._items_wanted:
+            self._begin()
         answer: T = await waiting.answer
         return answer
 
@@ -148,6 +152,7 @@ class GroupCommit:
         """Takes no more calls and answers those that wait."""
         self._closing = True
         self._arrived.set()
+        self._begin()
         await self._task
 
     async def abandon(self) -> None:
@@ -156,27 +161,53 @@ class GroupCommit:
         self._queue.clear()
         self._urgent.clear()
         self._arrived.set()
+        self._begin()
         await self._task
 
     async def _work(self) -> None:
-        followed = False
+        items_before, ended = 0, 0.0
+        loop = asyncio.get_running_loop()
         while True:
             if not self._queue and not self._urgent:
                 if self._closing:
                     return
-                followed = False
                 self._arrived.clear()
                 await self._arrived.wait()
-                continue
-            if followed and self._settings.linger_ms and self._is_small():
-                await asyncio.sleep(self._settings.linger_ms / 1000)
+            await self._gather(items_before, ended + self._settings.linger_ms / 1000)
             group = self._take_group()
+            items_before = sum(waiting.call.items for waiting in group)
             if group:
                 await self._commit_group(group)
-                followed = True
+                ended = loop.time()
+                # The answers leave before the next transaction has the loop.
+                await asyncio.sleep(0)
 
-    def _is_small(self) -> bool:
-        return not self._closing and self._statistics.queued_items < self._settings.group_items_max
+    async def _gather(self, items_wanted: int, until: float) -> None:
+        """Waits a little for as many items as the last transaction had: its callers are on their way back.
+
+        Without it callers fall apart into ever smaller groups, with a COMMIT each. After a pause nobody waits, nor after a
+        transaction of one item.
+
+        Args:
+            items_wanted: as many are enough.
+            until: in the loop's time.
+        """
+        loop = asyncio.get_running_loop()
+        if self._urgent or self._closing or self._statistics.queued_items >= items_wanted or loop.time() >= until:
+            return
+        self._items_wanted = items_wanted
+        self._enough = loop.create_future()
+        timer = loop.call_at(until, self._begin)
+        try:
+            await self._enough
+        finally:
+            timer.cancel()
+            self._enough = None
+
+    def _begin(self) -> None:
+        """Ends the gathering."""
+        if self._enough is not None and not self._enough.done():
+            self._enough.set_result(None)
 
     def _take_group(self) -> list[_Waiting]:
         """The next calls that share a transaction; those whose time is over are answered so, and left out."""

@@ -49,7 +49,8 @@ class SaveCall(WriteCall[list[WriteAnswer]]):
                 answers.append(WriteAnswer(None, _refusal(decision), (), facts))
                 continue
             lanes = apply_save(transaction, channels, channel, save, decision)
-            answers.append(WriteAnswer(decision.outcome, None, lanes, channels.facts(channel, partition_ids)))
+            after = None if is_applied(decision) else channels.facts(channel, partition_ids)
+            answers.append(WriteAnswer(decision.outcome, None, lanes, after))
             items += max(1, len(lanes))
             if decision.outcome is Outcome.APPLIED:
                 changes.append(change_of(channel, decision, lanes))
@@ -100,6 +101,12 @@ class DropCall(WriteCall[WriteAnswer]):
         return answer
 
 
+def is_applied(decision: SaveDecision) -> bool:
+    """Whether all of a part was registered now: then what is stored is what was sent, and need not be said."""
+    applied = Outcome.APPLIED
+    return decision.outcome is applied and all(lane.outcome is applied for lane in decision.lanes)
+
+
 def _refusal(decision: object) -> Refusal:
     assert isinstance(decision, Refusal)  # noqa: S101 - core refuses whatever it has no facts of
     return decision
@@ -127,7 +134,7 @@ def change_of(channel: Channel, decision: SaveDecision, answers: Sequence[LaneAn
 def _range_of(lane: LaneSave, answer: LaneAnswer) -> list[int]:
     """A registered range: what `datacoord verify` proves the rows by."""
     objects = len(lane.binlogs)
-    ts_min = min((binlog.ts_min for binlog in lane.binlogs), default=0)
+    ts_min = min([binlog.ts_min for binlog in lane.binlogs]) if objects else 0
     segment_id = answer.segment_id if objects else 0
     return [lane.partition_id, lane.timestamp_from, lane.timestamp_to, objects, ts_min, segment_id]
 

@@ -187,7 +187,7 @@ class Transaction:
 
     # ---- end ----------------------------------------------------------------------------------------------------------------
 
-    def record(self, rpc: str, caller: str, *, channels: int, items: int, changes: Sequence[Any]) -> None:
+    def record(self, rpc: str, caller: str, *, channels: int, items: int, changes: Sequence[Any] | str) -> None:
         """Adds one accepted call to the history. `changes`: see coordinator.store.events."""
         self._events.append(events.Event(self.now_ms, rpc, caller, channels, items, changes))
 

@@ -103,6 +103,44 @@ async def test_calls_that_arrive_during_a_transaction_share_the_next() -> None:
     await queue.queue.close()
 
 
+async def test_a_group_waits_for_as_many_items_as_the_last_one_had() -> None:
+    """Its callers are on their way back: without it they fall apart into ever smaller groups, with a COMMIT each."""
+    queue = Queue(linger_ms=60_000)
+    await asyncio.gather(*(queue.submit(Call(str(n))) for n in range(3)))
+    again = [queue.submit(Call(f"again {n}")) for n in range(2)]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(queue.runner.groups) == 1
+
+    again.append(queue.submit(Call("again 2")))
+    await asyncio.gather(*again)
+    assert queue.runner.groups[1] == ["again 0", "again 1", "again 2"]
+    await queue.queue.close()
+
+
+@pytest.mark.parametrize("ends", ["time", "urgent", "closing"])
+async def test_a_group_does_not_wait_for_callers_that_stay_away(ends: str) -> None:
+    """Nobody may wait longer than the setting says, sessions not at all, and the end for nobody."""
+    queue = Queue(linger_ms=5 if ends == "time" else 60_000)
+    await asyncio.gather(*(queue.submit(Call(str(n))) for n in range(3)))
+    late = queue.submit(Call("late"))
+    await asyncio.sleep(0)
+    if ends == "urgent":
+        assert await queue.submit(Call("session", rpc="ReportDataNodeTtMsgs")) == "session"
+    if ends == "closing":
+        await queue.queue.close()
+    assert await asyncio.wait_for(late, 10) == "late"
+    await queue.queue.close()
+
+
+async def test_a_caller_that_is_alone_never_waits() -> None:
+    """The latency of one position per call is that of its own COMMIT."""
+    queue = Queue(linger_ms=60_000)
+    for name in ("a", "b", "c"):
+        assert await asyncio.wait_for(queue.submit(Call(name)), 10) == name
+    await queue.queue.close()
+
+
 async def test_groups_are_bounded_by_items_and_bytes_and_calls_are_never_split() -> None:
     """One huge transaction would make everybody wait for it."""
     queue = Queue(group_items_max=10, group_bytes_max=100)
@@ -354,21 +392,6 @@ async def test_the_queue_outlives_a_bug_in_what_runs_it() -> None:
     with pytest.raises(CommitOutcomeUnknownError):
         await queue.submit(Call("a"))
     assert await queue.submit(Call("b")) == "b"
-    await queue.queue.close()
-
-
-async def test_lingering_lets_writes_that_follow_each_other_share() -> None:
-    """Small groups pay COMMIT each for itself."""
-    queue = Queue(linger_ms=50.0)
-    first = await queue.hold()
-    second = queue.submit(Call("b"))
-    await asyncio.sleep(0)
-    queue.runner.gate.set()
-    await first
-    third = queue.submit(Call("c"))
-    await asyncio.gather(second, third)
-
-    assert queue.runner.groups == [["first"], ["b", "c"]]
     await queue.queue.close()
 
 
