@@ -5,14 +5,14 @@ nobody could tell all of a range's objects from some of them, or the attempt of 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datacoord.errors import InvalidFieldError
 from datacoord.object_metadata import BinlogMetadata
-from datacoord.paths import BinlogKind, BinlogPath
+from datacoord.paths import BinlogPath
 from datacoord.v1 import common_pb2, data_coord_pb2
 
 _SCHEMA = pa.schema(
@@ -69,26 +69,21 @@ def entries_of(lane: data_coord_pb2.LaneBinlogs) -> list[ManifestEntry]:
     ]
 
 
-def write_manifest(
-    entries: Sequence[ManifestEntry], metadata: BinlogMetadata, times_of: Sequence[ManifestEntry] = ()
-) -> tuple[common_pb2.Binlog, pa.Buffer]:
+def times_of(entries: Sequence[ManifestEntry]) -> tuple[int, int]:
+    """Smallest and largest timestamp of the rows of objects."""
+    return min(entry.ts_min for entry in entries), max(entry.ts_max for entry in entries)
+
+
+def write_manifest(entries: Sequence[ManifestEntry], metadata: BinlogMetadata) -> tuple[common_pb2.Binlog, pa.Buffer]:
     """Builds a manifest.
 
     Args:
         entries: the objects; of a sink those of every lane of the channel's part, so that each lane's manifest knows them all.
-        metadata: of the manifest; kind and times are filled in.
-        times_of: those whose times are the manifest's own; empty = all.
+        metadata: of the manifest; its times are of its own lane's objects, which is where it stands in SQL.
 
     Returns:
         what stands in the save, and the object.
     """
-    metadata = replace(
-        metadata,
-        kind=BinlogKind.STATS,
-        field_id=0,
-        ts_min=min(entry.ts_min for entry in times_of or entries),
-        ts_max=max(entry.ts_max for entry in times_of or entries),
-    )
     rows = [[getattr(entry, name) for entry in entries] for name in _SCHEMA.names]
     table = pa.table([pa.array(row, field.type) for row, field in zip(rows, _SCHEMA, strict=True)], schema=_SCHEMA)
     sink = pa.BufferOutputStream()

@@ -18,7 +18,7 @@ from datacoord.column_groups import (
 )
 from datacoord.key_statistics import has_bloom_filter
 from datacoord.limits import TIMESTAMP_MAX
-from datacoord.manifest import entries_of, write_manifest
+from datacoord.manifest import entries_of, times_of, write_manifest
 from datacoord.object_metadata import MANIFEST_PART, BinlogMetadata, encoded, part_name
 from datacoord.objectstore import ObjectStore
 from datacoord.paths import BinlogKind
@@ -81,7 +81,6 @@ class BinlogWriter:
         compression: Parquet codec.
         compression_level: its level; None = the default.
         channel_mode: of the collection.
-        version: of the storage: 1 or 2; 0 = what the collection's properties say.
         manifest_follows: somebody else names the objects in a manifest, with others of their range (a sink's commit).
     """
 
@@ -94,7 +93,6 @@ class BinlogWriter:
         compression_level: int | None = None,
         *,
         channel_mode: common_pb2.ChannelMode = common_pb2.CHANNEL_MODE_MANAGED,
-        version: int = 0,
         manifest_follows: bool = False,
     ) -> None:
         self._info = info
@@ -104,7 +102,7 @@ class BinlogWriter:
         self._manifest_follows = manifest_follows
         self._collection = encoded(describe_collection(info, channel_mode))
         self._filtered_keys = schema.primary_key if key_bloom_filter(info.properties) else ()
-        groups = column_groups(schema.columns, schema.primary_key, version or storage_version(info.properties))
+        groups = column_groups(schema.columns, schema.primary_key, storage_version(info.properties))
         self._groups: Mapping[BinlogKind, tuple[ColumnGroup, ...]] = {
             BinlogKind.INSERT: groups,
             BinlogKind.DELTA: (ColumnGroup(SHARED_FIELD_ID, tuple(schema.delta_log.names)),),
@@ -133,20 +131,22 @@ class BinlogWriter:
             missing = [group for group in self._groups[kind] if (kind, group.field_id) not in lane.written]
             if missing:
                 table = pa.Table.from_batches(batches).combine_chunks()
+                timestamps = table.column(TIMESTAMP_COLUMN)
+                times = timestamps[0].as_py(), timestamps[-1].as_py()  # rows are in the order of their messages
                 for group in missing:
-                    metadata = self._metadata(lane, kind, group.field_id, table, ",".join(names))
+                    metadata = self._metadata(lane, kind, group.field_id, times, ",".join(names))
                     lane.written[kind, group.field_id] = self._write_object(store, table, group, metadata)
         manifest = (BinlogKind.STATS, SHARED_FIELD_ID)
         if several and not self._manifest_follows and manifest not in lane.written:
-            metadata = self._metadata(lane, BinlogKind.STATS, SHARED_FIELD_ID, None, ",".join(names))
-            binlog, data = write_manifest(entries_of(lane.to_proto()), metadata)
+            entries = entries_of(lane.to_proto())
+            metadata = self._metadata(lane, *manifest, times_of(entries), ",".join(names))
+            binlog, data = write_manifest(entries, metadata)
             store.create(binlog.log_path, data)
             lane.written[manifest] = binlog
 
     def _metadata(
-        self, lane: RangeRows, kind: BinlogKind, field_id: int, table: pa.Table | None, parts: str
+        self, lane: RangeRows, kind: BinlogKind, field_id: int, times: tuple[int, int], parts: str
     ) -> BinlogMetadata:
-        timestamps = None if table is None else table.column(TIMESTAMP_COLUMN)
         return BinlogMetadata(
             kind=kind,
             collection_id=self._info.collection_id,
@@ -157,9 +157,8 @@ class BinlogWriter:
             epoch=self._info.epoch,
             timestamp_from=lane.timestamp_from,
             timestamp_to=lane.timestamp_to,
-            # Rows are in the order of their messages.
-            ts_min=0 if timestamps is None else timestamps[0].as_py(),
-            ts_max=0 if timestamps is None else timestamps[-1].as_py(),
+            ts_min=times[0],
+            ts_max=times[1],
             field_id=field_id,
             # A new identity for every attempt: what became of a path that failed is not always known.
             log_id=_new_id(),

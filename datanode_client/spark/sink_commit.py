@@ -8,7 +8,6 @@ import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import pairwise
 
 import pyarrow as pa
@@ -23,7 +22,7 @@ from datacoord.errors import (
     InvalidFieldError,
 )
 from datacoord.limits import TIMESTAMP_MAX
-from datacoord.manifest import ManifestEntry, entries_of, write_manifest
+from datacoord.manifest import ManifestEntry, entries_of, times_of, write_manifest
 from datacoord.object_metadata import BinlogMetadata, encoded
 from datacoord.paths import BinlogKind
 from datacoord.positions import Position
@@ -125,40 +124,38 @@ def _write_manifests(
     It says which attempts of the tasks count, and how far the range goes: nothing else in the store does.
     """
     store = open_store(report.storage_root)
+    collection = collection_pb2.CollectionInfo.FromString(report.collection)
+    for place in ("storage_root", "create_time_ms"):
+        collection.ClearField(place)
+    described = encoded(collection)
     work = []
     for part in parts:
         entries = [entry for lane in part.lanes for entry in entries_of(lane)]
+        work += [(part, lane, entries) for lane in part.lanes]
+
+    def write(item: tuple[data_coord_pb2.ChannelBinlogs, data_coord_pb2.LaneBinlogs, list[ManifestEntry]]) -> None:
+        part, lane, entries = item
+        written = by_channel[part.channel_name][0]
+        ts_min, ts_max = times_of(entries_of(lane))
         metadata = BinlogMetadata(
             kind=BinlogKind.STATS,
-            collection_id=collection_pb2.CollectionInfo.FromString(report.collection).collection_id,
-            collection_name=collection_pb2.CollectionInfo.FromString(report.collection).collection_name,
-            channel_id=by_channel[part.channel_name][0].channel_id,
+            collection_id=collection.collection_id,
+            collection_name=collection.collection_name,
+            channel_id=written.channel_id,
             channel_name=part.channel_name,
-            partition_id=0,
-            epoch=part.epoch,
-            timestamp_from=0,
-            timestamp_to=0,
-            ts_min=0,
-            ts_max=0,
-            field_id=0,
-            log_id=1,
-            channel_index=by_channel[part.channel_name][0].channel_index,
-            collection=_described(report.collection),
-            checkpoint=encoded(part.check_point),
-        )
-        work += [(lane, entries, metadata) for lane in part.lanes]
-
-    def write(item: tuple[data_coord_pb2.LaneBinlogs, list[ManifestEntry], BinlogMetadata]) -> None:
-        lane, entries, metadata = item
-        named = replace(
-            metadata,
             partition_id=lane.partition_id,
+            epoch=part.epoch,
             timestamp_from=lane.timestamp_from,
             timestamp_to=lane.timestamp_to,
+            ts_min=ts_min,
+            ts_max=ts_max,
+            field_id=SHARED_FIELD_ID,
             log_id=1 + secrets.randbelow(TIMESTAMP_MAX),
+            channel_index=written.channel_index,
+            collection=described,
+            checkpoint=encoded(part.check_point),
         )
-        # Times of a lane's own rows: its objects are what this row of SQL stands beside.
-        binlog, data = write_manifest(entries, named, times_of=entries_of(lane))
+        binlog, data = write_manifest(entries, metadata)
         store.create(binlog.log_path, data)
         lane.stats_logs.append(common_pb2.FieldBinlog(binlogs=[binlog]))
 
@@ -167,13 +164,6 @@ def _write_manifests(
         return
     with ThreadPoolExecutor(_MANIFEST_THREADS) as threads:
         list(threads.map(write, work))
-
-
-def _described(collection: bytes) -> str:
-    described = collection_pb2.CollectionInfo.FromString(collection)
-    for place in ("storage_root", "create_time_ms"):
-        described.ClearField(place)
-    return encoded(described)
 
 
 def _the_one(channel_name: str, numbers: Iterable[int]) -> int:

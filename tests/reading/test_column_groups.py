@@ -65,7 +65,9 @@ class Written:
     def write(self, lane: RangeRows, version: int) -> RangeRows:
         """The same with a range that was cut."""
         store = ObjectStore.from_uri(str(self.root))
-        BinlogWriter(INFO, self.schema, lambda: store, "zstd", version=version).write(lane)
+        info = data_coord_pb2.ChannelRecoveryInfo(properties={"storage_version": str(version)})
+        info.MergeFrom(INFO)
+        BinlogWriter(info, self.schema, lambda: store, "zstd").write(lane)
         self.register(lane)
         return lane
 
