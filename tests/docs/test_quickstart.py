@@ -25,6 +25,7 @@ def end_session(leader: int) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(360)
 def test_the_quickstart_works_as_it_is_written(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> None:
     """A first step that fails is the last one. Only ports are others than written: this machine may use those."""
     blocks = BLOCK.findall(text("docs/quickstart.md"))
