@@ -78,9 +78,9 @@ def level_of(partition_id: int) -> SegmentLevel:
     return SegmentLevel.L0 if partition_id == ALL_PARTITIONS_ID else SegmentLevel.L1
 
 
-def may_become(now: SegmentState, then: SegmentState) -> bool:
-    """Whether a stored state may change so. Staying what it is is no change and always legal."""
-    return now is then or then in TRANSITIONS.get(now, frozenset())
+def states_before(then: SegmentState) -> frozenset[SegmentState]:
+    """The stored states that may change to this one."""
+    return frozenset(now for now, states in TRANSITIONS.items() if then in states)
 
 
 def shown_state(stored: SegmentState, timestamp_to: int, checkpoint_timestamp: int) -> SegmentState:

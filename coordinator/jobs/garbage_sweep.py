@@ -10,7 +10,7 @@ from coordinator.jobs.garbage_objects import Failed, Leaf, ListedObject, Objects
 from coordinator.jobs.garbage_ownership import why_not_ours
 from coordinator.store import Store
 from coordinator.store.garbage import GcCandidate, Permit
-from coordinator.store.garbage_rows import LaneFacts, LeafWindow, Root
+from coordinator.store.garbage_rows import LeafWindow, Root, WindowFacts
 from coordinator.store.transaction import chunks
 from datacoord.errors import ObjectStoreError, StoreUnavailableError
 from datacoord.paths import BinlogPath
@@ -236,7 +236,7 @@ class Sweep:
 
     async def _leaf(self, objects: Objects, root: Root, leaf: Leaf) -> None:
         """Judges a directory, part by part, and deletes what is garbage of each part when all of it is judged."""
-        facts: LaneFacts | None = None
+        facts: WindowFacts | None = None
         for batch in leaf.batches(self._settings.batch_objects_max):
             facts = await self._facts(root, leaf, batch[0][0], batch[-1][0])
             if facts is None:
@@ -250,7 +250,7 @@ class Sweep:
         await self._delete(objects, _judge_temporaries(leaf, facts))
         await self._remove_directories(objects, leaf, facts)
 
-    async def _facts(self, root: Root, leaf: Leaf, first: int, last: int) -> LaneFacts | None:
+    async def _facts(self, root: Root, leaf: Leaf, first: int, last: int) -> WindowFacts | None:
         """The one SQL read, after the listing; None: nothing of the directory may be touched, and that is said."""
         window = LeafWindow(leaf.kind, leaf.channel_id, leaf.partition_id or 0, leaf.epoch or 0, first, last)
         facts = await self._store.garbage.lane(window)
@@ -290,7 +290,7 @@ class Sweep:
             if errors:
                 return
 
-    async def _remove_directories(self, objects: Objects, leaf: Leaf, facts: LaneFacts) -> None:
+    async def _remove_directories(self, objects: Objects, leaf: Leaf, facts: WindowFacts) -> None:
         if self._permit is None:
             return
         for directory in (leaf, *leaf.parents()):
@@ -304,7 +304,7 @@ STOPPED_BY: Final = {
 }
 
 
-def _judge_batch(leaf: Leaf, facts: LaneFacts, batch: Sequence[ListedObject]) -> list[_Doomed]:
+def _judge_batch(leaf: Leaf, facts: WindowFacts, batch: Sequence[ListedObject]) -> list[_Doomed]:
     assert leaf.epoch is not None  # noqa: S101 - only such a directory has objects
     doomed = []
     for row in batch:
@@ -314,7 +314,7 @@ def _judge_batch(leaf: Leaf, facts: LaneFacts, batch: Sequence[ListedObject]) ->
     return doomed
 
 
-def _judge_temporaries(leaf: Leaf, facts: LaneFacts) -> list[_Doomed]:
+def _judge_temporaries(leaf: Leaf, facts: WindowFacts) -> list[_Doomed]:
     """What an interrupted writer left goes when its object could not be registered any more: until then it may be being written."""
     doomed = []
     for path, would_be, size_bytes in leaf.temporaries:
@@ -330,7 +330,7 @@ def _path(leaf: Leaf, row: ListedObject) -> str:
     return str(BinlogPath(leaf.kind, leaf.channel_id, leaf.partition_id, leaf.epoch, row[0], row[1], row[2], row[3]))
 
 
-def _nobody_writes_in(directory: Leaf, facts: LaneFacts) -> bool:
+def _nobody_writes_in(directory: Leaf, facts: WindowFacts) -> bool:
     """Whether no valid writer will ever use a directory again; see `Objects.remove_directory`."""
     verdict = can_never_be_registered(facts.lane, facts.lane.epoch, facts.lane.progress)
     if verdict is Verdict.CHANNEL_DROPPED:

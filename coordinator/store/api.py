@@ -462,6 +462,7 @@ class Store(Operations):
         return await self._database.read_in_steps(
             lambda connection: findings.read_findings(
                 connection,
+                self._database.kind,
                 channel_name=channel_name,
                 collection_name=collection_name,
                 findings_max=findings_max,

@@ -6,22 +6,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BindParameter, bindparam, insert, select, update
+from sqlalchemy import BindParameter, ColumnElement, bindparam, insert, update
+from sqlalchemy.engine import Connection
 
 from coordinator.core.model import BinlogFacts, ChannelState, SegmentState
+from coordinator.core.segments import states_before
+from coordinator.store import reports
 from coordinator.store.driver_statement import DriverStatement
 from coordinator.store.tables import (
     GROWING,
     binlogs,
     channel_state,
-    datanode_reports,
     lanes,
     segments,
     vchannels,
 )
-from coordinator.store.transaction import GuardFailedError, Transaction, chunks
+from coordinator.store.transaction import GuardFailedError, Transaction
 from datacoord.paths import BinlogKind
-from datacoord.v1 import data_coord_pb2
 
 if TYPE_CHECKING:
     from coordinator.store.channels import Channel, Lane, Segment
@@ -30,6 +31,8 @@ BinlogRow = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
 
 KIND_NUMBERS = {BinlogKind.INSERT: 1, BinlogKind.DELTA: 2, BinlogKind.STATS: 3}
 """Kinds of binlogs as stored; numbers are those of the contract."""
+
+KINDS = {number: kind for kind, number in KIND_NUMBERS.items()}
 
 _CHECKPOINT: dict[str, BindParameter[Any]] = {
     "checkpoint_timestamp": bindparam("b_timestamp"),
@@ -177,7 +180,8 @@ def write(
     _NEW_BINLOG.run(kind, connection, new_binlogs)
     for channel in channels:
         if channel.owner_changed and channel.state is ChannelState.DROPPED:
-            drop_segments(transaction, channel.channel_id)
+            number = channel.channel_id
+            drop_segments(transaction.connection, lanes.c.channel_id == number, segments.c.channel_id == number)
 
 
 def _guarded(transaction: Transaction, table: str, statement: DriverStatement, rows: list[tuple[object, ...]]) -> None:
@@ -229,16 +233,21 @@ def _old_lane(channel_id: int, lane: Lane) -> tuple[object, ...]:
     return (channel_id, lane.partition_id, lane.progress, lane.progress, _growing_id(lane))
 
 
-def drop_segments(transaction: Transaction, channel_id: int) -> None:
-    """Makes every segment of a channel DROPPED. Rows that this transaction wrote are seen."""
-    live = segments.c.state != int(SegmentState.DROPPED)
-    of_lane = (lanes.c.channel_id == channel_id, lanes.c.growing_segment_id.is_not(None))
-    transaction.connection.execute(update(lanes).where(*of_lane).values(growing_segment_id=None))
-    transaction.connection.execute(
-        update(segments)
-        .where(segments.c.channel_id == channel_id, live)
-        .values(state=int(SegmentState.DROPPED), seal_reason="dropped")
-    )
+_MAY_BE_DROPPED: ColumnElement[bool] = segments.c.state.in_([int(s) for s in states_before(SegmentState.DROPPED)])
+
+
+def drop_segments(connection: Connection, of_lane: ColumnElement[bool], of_segment: ColumnElement[bool]) -> None:
+    """Makes segments DROPPED, so that no lane writes on in one. Rows that this transaction wrote are seen.
+
+    Args:
+        connection: in the transaction.
+        of_lane: which lanes may grow one of them.
+        of_segment: which segments.
+    """
+    grows = lanes.c.growing_segment_id.is_not(None)
+    connection.execute(update(lanes).where(of_lane, grows).values(growing_segment_id=None))
+    dropped = {"state": int(SegmentState.DROPPED), "seal_reason": "dropped"}
+    connection.execute(update(segments).where(of_segment, _MAY_BE_DROPPED).values(dropped))
 
 
 def keep_consumed(transaction: Transaction, left: Mapping[int, list[Left]]) -> None:
@@ -248,7 +257,8 @@ def keep_consumed(transaction: Transaction, left: Mapping[int, list[Left]]) -> N
         transaction: the transaction.
         left: channels that changed hands in this transaction, by former owner.
     """
-    reported = _reported(transaction, [owner_id for owner_id in left if owner_id])
+    owner_ids = [owner_id for owner_id in left if owner_id]
+    reported = reports.read_messages(transaction.connection, transaction.kind, owner_ids)
     rows = []
     ended = []
     for owner_id, channels in left.items():
@@ -267,15 +277,5 @@ def reported_timestamps(transaction: Transaction, node_ids: Iterable[int]) -> di
     """Consumed timestamps by session and channel name, as last reported."""
     return {
         node_id: {name: message.timestamp for name, message in messages.items()}
-        for node_id, messages in _reported(transaction, node_ids).items()
+        for node_id, messages in reports.read_messages(transaction.connection, transaction.kind, node_ids).items()
     }
-
-
-def _reported(transaction: Transaction, node_ids: Iterable[int]) -> dict[int, dict[str, data_coord_pb2.DataNodeTtMsg]]:
-    reported = {}
-    for chunk in chunks(sorted(node_ids), transaction.kind.rows_per_statement):
-        statement = select(datanode_reports).where(datanode_reports.c.node_id.in_(chunk))
-        for row in transaction.connection.execute(statement):
-            report = data_coord_pb2.ReportDataNodeTtMsgsRequest.FromString(bytes(row.report))
-            reported[row.node_id] = {message.channel_name: message for message in report.msgs}
-    return reported

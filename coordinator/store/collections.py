@@ -84,6 +84,11 @@ def create_call(new: NewCollection, caller: str) -> AloneCall[tuple[Collection, 
     return AloneCall("CreateCollection", caller, work)
 
 
+def channel_name(collection_name: str, collection_id: int, index: int) -> str:
+    """The name of a channel: it contains the collection's number, so that it never comes back."""
+    return f"{collection_name}_{collection_id}v{index}"
+
+
 def _same_definition(found: Collection, new: NewCollection) -> None:
     differing = [
         name
@@ -129,8 +134,7 @@ def _insert(transaction: Transaction, collection_id: int, new: NewCollection) ->
     identities = {}
     for index in range(new.channel_count):
         channel_id = transaction.next_id()
-        # Names contain the collection's number, so that they never come back.
-        name = f"{new.name}_{collection_id}v{index}"
+        name = channel_name(new.name, collection_id, index)
         identities[name] = ChannelIdentity(channel_id, collection_id, new.channel_mode)
         described.append(
             {

@@ -4,20 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, select, update
+from sqlalchemy import ColumnElement, Row, Select, Table, select, update
 from sqlalchemy.engine import Connection
 
-from coordinator.core.model import ChannelState, Outcome, SegmentState
+from coordinator.core.model import Outcome
 from coordinator.store.calls import AloneCall
+from coordinator.store.channel_writes import drop_segments
 from coordinator.store.channels import Channels
 from coordinator.store.collections import collection_not_found, lock_by_name
-from coordinator.store.tables import ACTIVE, channel_state, collections, lanes, partitions, segments, vchannels
+from coordinator.store.tables import ACTIVE, DROPPED, channel_state, collections, lanes, partitions, segments, vchannels
 from coordinator.store.transaction import GuardFailedError, Transaction, chunks
 from datacoord.errors import InvalidFieldError, PartitionNotFoundError
 from datacoord.limits import DEFAULT_PARTITION_NAME
-
-DROPPED = 2
-"""Of a collection or a partition, as stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +165,7 @@ def _make_tombstones(transaction: Transaction, collection_id: int, live: Sequenc
         update(channel_state)
         .where(channel_state.c.channel_id.in_(_of_collection(collection_id)), channel_state.c.state == ACTIVE)
         .values(
-            state=int(ChannelState.DROPPED),
+            state=DROPPED,
             epoch=channel_state.c.channel_id + (epoch - first),
             owner_id=0,
             release_requested=0,
@@ -184,21 +182,13 @@ def _drop_segments(transaction: Transaction, live: Sequence[Row[Any, Any]], part
     Channels are named by number: of a subquery PostgreSQL may make a nested loop over both tables.
     """
     for chunk in chunks([row.channel_id for row in live], transaction.kind.rows_per_statement):
-        of_lane: list[ColumnElement[bool]] = [
-            lanes.c.channel_id.in_(chunk),
-            lanes.c.growing_segment_id.is_not(None),
-        ]
-        of_segment: list[ColumnElement[bool]] = [
-            segments.c.channel_id.in_(chunk),
-            segments.c.state != int(SegmentState.DROPPED),
-        ]
-        if partition_id is not None:
-            of_lane.append(lanes.c.partition_id == partition_id)
-            of_segment.append(segments.c.partition_id == partition_id)
-        transaction.connection.execute(update(lanes).where(*of_lane).values(growing_segment_id=None))
-        transaction.connection.execute(
-            update(segments).where(*of_segment).values(state=int(SegmentState.DROPPED), seal_reason="dropped")
-        )
+        of_lane, of_segment = (_of_channels(table, chunk, partition_id) for table in (lanes, segments))
+        drop_segments(transaction.connection, of_lane, of_segment)
+
+
+def _of_channels(table: Table, channel_ids: Sequence[int], partition_id: int | None) -> ColumnElement[bool]:
+    here = table.c.channel_id.in_(channel_ids)
+    return here if partition_id is None else here & (table.c.partition_id == partition_id)
 
 
 def read_dropped_partitions(connection: Connection, node_id: int) -> tuple[int, ...]:

@@ -11,14 +11,14 @@ from sqlalchemy.engine import Connection
 from coordinator.core.findings import ChannelFacts, Finding, Report, examine, jobs_stand, well, worst_first
 from coordinator.core.model import ChannelMode, ChannelState
 from coordinator.core.refusals import channel_not_found
+from coordinator.store import reports
 from coordinator.store.collections import collection_ids
+from coordinator.store.dialects import DatabaseKind
 from coordinator.store.job_leases import NEVER_PAUSE, Job
 from coordinator.store.tables import (
-    OWNER_DATANODE,
     SESSION_ENDED,
     channel_state,
     collections,
-    datanode_reports,
     datanodes,
     events,
     flush_targets,
@@ -51,6 +51,7 @@ class Findings:
 
 def read_findings(
     connection: Connection,
+    kind: DatabaseKind,
     *,
     channel_name: str,
     collection_name: str,
@@ -61,6 +62,7 @@ def read_findings(
 
     Args:
         connection: in one read transaction.
+        kind: the database.
         channel_name: only this channel, which then gets a finding even if all is well; empty = all.
         collection_name: only this collection; empty = all.
         findings_max: findings to give back at most; all are counted.
@@ -72,7 +74,7 @@ def read_findings(
     """
     found: list[Finding] = []
     examined = 0
-    for facts in _facts(connection, channel_name, collection_name):
+    for facts in _facts(connection, kind, channel_name, collection_name):
         examined += 1
         if examined % CHANNELS_PER_STEP == 0:
             yield
@@ -95,8 +97,11 @@ def _jobs(connection: Connection, now_ms: int) -> Finding | None:
     return jobs_stand({lease.name: lease.lease_until_ms for lease in connection.execute(statement)}, now_ms)
 
 
-def _facts(connection: Connection, channel_name: str, collection_name: str) -> Iterator[ChannelFacts]:
-    reports, sessions = _sessions(connection)
+def _facts(
+    connection: Connection, kind: DatabaseKind, channel_name: str, collection_name: str
+) -> Iterator[ChannelFacts]:
+    sessions = _sessions(connection)
+    said = reports.read_messages(connection, kind, sessions)
     readers = Counter(collection_id for session in sessions.values() for collection_id in session)
     flush_since = _flush_times(connection)
     statement = (
@@ -108,7 +113,6 @@ def _facts(connection: Connection, channel_name: str, collection_name: str) -> I
             channel_state,
             collections.c.name.label("collection_name"),
             owners.c.name.label("owner_name"),
-            owners.c.kind.label("owner_kind"),
             owners.c.last_seen_time_ms,
             owners.c.lease_until_ms,
             datanodes.c.register_time_ms,
@@ -127,8 +131,8 @@ def _facts(connection: Connection, channel_name: str, collection_name: str) -> I
         statement = statement.where(vchannels.c.collection_id == collection_id)
     assigned: dict[int, int] | None = None
     for row in connection.execute(statement):
-        said = reports.get(row.owner_id, {}).get(row.name) if row.owner_kind == OWNER_DATANODE else None
-        report = _report(said) if said is not None and said.epoch == row.epoch else None
+        message = said.get(row.owner_id, {}).get(row.name)
+        report = _report(message) if message is not None and message.epoch == row.epoch else None
         if report is None and row.register_time_ms and assigned is None:
             assigned = _assignment_times(connection)
         yield ChannelFacts(
@@ -151,23 +155,10 @@ def _facts(connection: Connection, channel_name: str, collection_name: str) -> I
         )
 
 
-def _sessions(
-    connection: Connection,
-) -> tuple[dict[int, dict[str, data_coord_pb2.DataNodeTtMsg]], dict[int, list[int]]]:
-    """What every living session said of its channels, and the collections it reads."""
-    statement = (
-        select(datanodes.c.node_id, datanodes.c.collection_ids, datanode_reports.c.report)
-        .join(datanode_reports, datanode_reports.c.node_id == datanodes.c.node_id, isouter=True)
-        .where(datanodes.c.state != SESSION_ENDED)
-    )
-    reports: dict[int, dict[str, data_coord_pb2.DataNodeTtMsg]] = {}
-    sessions: dict[int, list[int]] = {}
-    for node_id, collection_ids_json, packed in connection.execute(statement):
-        sessions[node_id] = json.loads(collection_ids_json)
-        if packed is not None:
-            report = data_coord_pb2.ReportDataNodeTtMsgsRequest.FromString(bytes(packed))
-            reports[node_id] = {message.channel_name: message for message in report.msgs}
-    return reports, sessions
+def _sessions(connection: Connection) -> dict[int, list[int]]:
+    """The collections that each living session reads."""
+    statement = select(datanodes.c.node_id, datanodes.c.collection_ids).where(datanodes.c.state != SESSION_ENDED)
+    return {node_id: json.loads(collection_ids_json) for node_id, collection_ids_json in connection.execute(statement)}
 
 
 def _assignment_times(connection: Connection) -> dict[int, int]:

@@ -14,7 +14,7 @@ from coordinator.store import garbage_rows, job_leases
 from coordinator.store.calls import AloneCall
 from coordinator.store.channels import Channels
 from coordinator.store.engine import Database
-from coordinator.store.garbage_rows import Founder, LaneFacts, LeafWindow, Root
+from coordinator.store.garbage_rows import Founder, LeafWindow, Root, WindowFacts
 from coordinator.store.group_commit import GroupCommit
 from coordinator.store.job_leases import Job
 from coordinator.store.tables import gc_control
@@ -273,7 +273,7 @@ class Garbage:
         """Whether a collection is, or was, one of this database."""
         return await self._database.read(lambda c: garbage_rows.has_founder(c, founder))
 
-    async def lane(self, window: LeafWindow) -> LaneFacts | None:
+    async def lane(self, window: LeafWindow) -> WindowFacts | None:
         """The one SQL read that a part of a listing is judged by; None: no such channel.
 
         Raises:

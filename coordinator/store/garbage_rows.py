@@ -12,7 +12,17 @@ from coordinator.core.model import ChannelState, SegmentState
 from coordinator.store.channel_writes import KIND_NUMBERS
 from coordinator.store.collections import collection_ids
 from coordinator.store.dialects import DatabaseKind
-from coordinator.store.tables import ACTIVE, binlogs, channel_state, collections, lanes, partitions, segments, vchannels
+from coordinator.store.tables import (
+    ACTIVE,
+    DROPPED,
+    binlogs,
+    channel_state,
+    collections,
+    lanes,
+    partitions,
+    segments,
+    vchannels,
+)
 from datacoord.errors import StoreUnavailableError
 from datacoord.paths import BinlogKind
 
@@ -107,7 +117,7 @@ class LeafWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class LaneFacts:
+class WindowFacts:
     """What such a part is judged by, of one read.
 
     Attributes:
@@ -183,7 +193,7 @@ def delete_rows(connection: Connection, segment_ids: Sequence[int], limit: int) 
     )
     deleted = connection.execute(delete(binlogs).where(binlogs.c.binlog_id.in_(doomed))).rowcount
     if deleted < limit:
-        gone = select(channel_state.c.channel_id).where(channel_state.c.state == int(ChannelState.DROPPED))
+        gone = select(channel_state.c.channel_id).where(channel_state.c.state == DROPPED)
         empty = ~exists().where(binlogs.c.segment_id == segments.c.segment_id)
         connection.execute(delete(segments).where(here, _MAY_GO, segments.c.channel_id.in_(gone), empty))
     return deleted
@@ -202,7 +212,7 @@ def read_dropped_channels(connection: Connection, after: int) -> DroppedChannels
         return DroppedChannels((), 0)
     statement = select(channel_state.c.channel_id).where(
         channel_state.c.channel_id.between(looked_at[0], looked_at[-1]),
-        channel_state.c.state == int(ChannelState.DROPPED),
+        channel_state.c.state == DROPPED,
         exists().where(lanes.c.channel_id == channel_state.c.channel_id),
     )
     found = tuple(connection.execute(statement.order_by(channel_state.c.channel_id)).scalars())
@@ -218,7 +228,7 @@ def delete_lanes(connection: Connection, channel_ids: Sequence[int], limit: int)
     statement = (
         select(lanes.c.channel_id, lanes.c.partition_id)
         .join(channel_state, channel_state.c.channel_id == lanes.c.channel_id)
-        .where(lanes.c.channel_id.in_(list(channel_ids)), channel_state.c.state == int(ChannelState.DROPPED))
+        .where(lanes.c.channel_id.in_(list(channel_ids)), channel_state.c.state == DROPPED)
         .limit(limit)
     )
     keys = [(row.channel_id, row.partition_id) for row in connection.execute(statement)]
@@ -265,7 +275,7 @@ def has_founder(connection: Connection, founder: Founder) -> bool:
     return connection.execute(statement).scalar() is not None
 
 
-def read_lane(connection: Connection, kind: DatabaseKind, window: LeafWindow) -> LaneFacts | None:
+def read_lane(connection: Connection, kind: DatabaseKind, window: LeafWindow) -> WindowFacts | None:
     """The facts of a part of a listing; None: no such channel.
 
     Raises:
@@ -298,7 +308,7 @@ def read_lane(connection: Connection, kind: DatabaseKind, window: LeafWindow) ->
         partition_dropped=partition is not None and partition != ACTIVE,
         progress=progress or 0,
     )
-    return LaneFacts(end, channel.collection_id, channel.storage_root, _rows(connection, window))
+    return WindowFacts(end, channel.collection_id, channel.storage_root, _rows(connection, window))
 
 
 def _rows(connection: Connection, window: LeafWindow) -> dict[ObjectKey, SegmentState]:

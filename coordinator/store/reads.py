@@ -1,15 +1,15 @@
 """Lists for readers and operators, each page from one snapshot."""
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
-from sqlalchemy import Row, func, select
+from sqlalchemy import Row, RowMapping, func, select
 from sqlalchemy.engine import Connection
 
 from coordinator.core.model import BinlogFacts, ChannelMode, ChannelState, SegmentState
 from coordinator.core.refusals import channel_not_found
-from coordinator.store import paging
-from coordinator.store.channel_writes import KIND_NUMBERS
+from coordinator.store import paging, reports
+from coordinator.store.channel_writes import KINDS
 from coordinator.store.collections import collection_ids
 from coordinator.store.dialects import DatabaseKind
 from coordinator.store.listings import ChannelBinlogList, ChannelRow, DataNodeRow, DataNodeState, Page, RegisteredBinlog
@@ -20,17 +20,15 @@ from coordinator.store.tables import (
     binlogs,
     channel_state,
     collections,
-    datanode_reports,
     datanodes,
     owners,
     segments,
     vchannels,
 )
 from coordinator.store.transaction import chunks
-from datacoord.paths import BinlogKind, BinlogPath
+from datacoord.paths import BinlogPath
 from datacoord.v1 import data_coord_pb2
 
-_KINDS = {number: kind for kind, number in KIND_NUMBERS.items()}
 BINLOGS_PER_STEP = 1000
 """Objects that a list reads before others get a turn: some milliseconds."""
 _LIVE = segments.c.state != int(SegmentState.DROPPED)
@@ -124,11 +122,10 @@ def _binlog_lists(
     ]
 
 
-def _registered(row: Row[Any]) -> RegisteredBinlog:
-    values = row._mapping  # a column is named `rows`
-    kind: BinlogKind = _KINDS[values["kind"]]
-    path = BinlogPath(
-        kind,
+def path_of(values: RowMapping) -> BinlogPath:
+    """The path of an object, of a row of `binlogs` with its segment's channel and partition."""
+    return BinlogPath(
+        KINDS[values["kind"]],
         values["channel_id"],
         values["partition_id"],
         values["epoch"],
@@ -137,8 +134,13 @@ def _registered(row: Row[Any]) -> RegisteredBinlog:
         values["field_id"],
         values["log_id"],
     )
+
+
+def _registered(row: Row[Any]) -> RegisteredBinlog:
+    values = row._mapping  # a column is named `rows`
+    path = path_of(values)
     facts = BinlogFacts(
-        kind=kind,
+        kind=path.kind,
         field_id=values["field_id"],
         log_id=values["log_id"],
         rows=values["rows"],
@@ -197,8 +199,8 @@ def read_channels(
         statement = statement.where(vchannels.c.name == channel_name)
     rows = connection.execute(statement).all()
     progress = read_lanes(connection, kind, [row.channel_id for row in rows[:size]])
-    reports = _reports(connection, kind, {row.owner_id for row in rows if row.owner_kind == OWNER_DATANODE})
-    said = {node_id: {message.channel_name: message for message in report.msgs} for node_id, report in reports.items()}
+    nodes = {row.owner_id for row in rows if row.owner_kind == OWNER_DATANODE}
+    said = reports.read_messages(connection, kind, nodes)
     found = [
         ChannelRow(
             channel_name=row.name,
@@ -217,17 +219,6 @@ def read_channels(
         for row in rows
     ]
     return paging.page_of("channels", found, [[channel.channel_name] for channel in found], size)
-
-
-def _reports(
-    connection: Connection, kind: DatabaseKind, node_ids: Iterable[int]
-) -> dict[int, data_coord_pb2.ReportDataNodeTtMsgsRequest]:
-    found = {}
-    for chunk in chunks(sorted(node_ids), kind.rows_per_statement):
-        statement = select(datanode_reports).where(datanode_reports.c.node_id.in_(chunk))
-        for row in connection.execute(statement):
-            found[row.node_id] = data_coord_pb2.ReportDataNodeTtMsgsRequest.FromString(bytes(row.report))
-    return found
 
 
 # ---- datanodes --------------------------------------------------------------------------------------------------------------
@@ -251,9 +242,9 @@ def read_datanodes(
     if include_ended and len(rows) <= size:
         start = int(after) if ended else 0
         rows += _sessions(connection, job, datanodes.c.state == SESSION_ENDED, start, size + 1 - len(rows))
-    reports = _reports(connection, kind, [row.node_id for row in rows[:size]])
+    said = reports.read(connection, kind, [row.node_id for row in rows[:size]])
     counts = _count_channels(connection, kind, [row.node_id for row in rows])
-    found = [_datanode(row, counts.get(row.node_id, 0), reports.get(row.node_id)) for row in rows]
+    found = [_datanode(row, counts.get(row.node_id, 0), said.get(row.node_id)) for row in rows]
     keys: list[paging.Key] = [[int(row.state == SESSION_ENDED), row.node_id] for row in rows]
     return paging.page_of("datanodes", found, keys, size)
 

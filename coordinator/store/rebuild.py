@@ -20,6 +20,7 @@ from coordinator.core.rebuild import FoundObject, Range, RebuiltLane, rebuild_ch
 from coordinator.core.segments import level_of
 from coordinator.store import garbage, migrate
 from coordinator.store.channel_writes import KIND_NUMBERS
+from coordinator.store.collections import channel_name
 from coordinator.store.dialects import database_kind
 from coordinator.store.restore import JUMP
 from coordinator.store.tables import (
@@ -81,6 +82,10 @@ class RebuiltCollection:
     storage_root: str
     channels: list[RebuiltChannel]
 
+    def name_of(self, channel: RebuiltChannel) -> str:
+        """The name of a channel; it follows from the collection."""
+        return channel_name(self.info.collection_name, self.info.collection_id, channel.index)
+
 
 @dataclass(slots=True)
 class RebuildPlan:
@@ -106,17 +111,12 @@ class RebuildPlan:
     def gaps(self) -> list[tuple[str, int, int, int]]:
         """Channel, partition, start and end of everything that is missing between ranges."""
         return [
-            (channel_name(one.info, channel.index), lane.partition_id, start, end)
+            (one.name_of(channel), lane.partition_id, start, end)
             for one in self.collections
             for channel in one.channels
             for lane in channel.lanes
             for start, end in lane.gaps
         ]
-
-
-def channel_name(info: collection_pb2.CollectionInfo, index: int) -> str:
-    """The name of a channel; it follows from the collection."""
-    return f"{info.collection_name}_{info.collection_id}v{index}"
 
 
 def plan_rebuild(storage_roots: Sequence[str], names: Sequence[str], progress: Progress) -> RebuildPlan:
@@ -134,7 +134,7 @@ def plan_rebuild(storage_roots: Sequence[str], names: Sequence[str], progress: P
     for storage_root in storage_roots:
         by_root: dict[str, list[FoundObject]] = defaultdict(list)
         for prefix, found in _scan(storage_root, plan, progress):
-            by_root[_below(storage_root, prefix)].append(found)
+            by_root[_root_at(storage_root, prefix)].append(found)
         for root, objects in sorted(by_root.items()):
             of_collection: dict[int, list[FoundObject]] = defaultdict(list)
             for one in objects:
@@ -190,7 +190,7 @@ def _read(store: ObjectStore, prefix: str, info: ObjectInfo) -> FoundObject | st
         return " ".join(str(error).split())[:200]
 
 
-def _below(storage_root: str, prefix: str) -> str:
+def _root_at(storage_root: str, prefix: str) -> str:
     if not prefix:
         return storage_root
     place, separator, options = storage_root.partition("?")
@@ -229,9 +229,13 @@ def _leave_superseded(plan: RebuildPlan) -> None:
     for one in plan.collections:
         name = one.info.collection_name
         youngest[name] = max(youngest.get(name, 0), one.info.collection_id)
-    left = [one for one in plan.collections if youngest[one.info.collection_name] != one.info.collection_id]
-    plan.superseded = [(one.info.collection_id, one.info.collection_name) for one in left]
-    plan.collections = [one for one in plan.collections if one not in left]
+    found, plan.collections = plan.collections, []
+    for one in found:
+        info = one.info
+        if youngest[info.collection_name] == info.collection_id:
+            plan.collections.append(one)
+        else:
+            plan.superseded.append((info.collection_id, info.collection_name))
 
 
 def write_rebuild(url: str, plan: RebuildPlan, progress: Progress, *, allow_gaps: bool = False) -> None:
@@ -306,18 +310,18 @@ class _Writer:
             values = {"partition_id": partition_id, "collection_id": info.collection_id, "name": name, "state": ACTIVE}
             self._connection.execute(insert(partitions).values(values))
         for channel in collection.channels:
-            self._write_channel(info, channel)
+            self._write_channel(collection, channel)
             self._progress.advance(1)
 
-    def _write_channel(self, info: collection_pb2.CollectionInfo, channel: RebuiltChannel) -> None:
+    def _write_channel(self, collection: RebuiltCollection, channel: RebuiltChannel) -> None:
         channel_id = channel.channel_id or self._next_number()
         self._connection.execute(
             insert(vchannels).values(
                 channel_id=channel_id,
-                name=channel_name(info, channel.index),
-                collection_id=info.collection_id,
+                name=collection.name_of(channel),
+                collection_id=collection.info.collection_id,
                 channel_index=channel.index,
-                mode=info.channel_mode,
+                mode=collection.info.channel_mode,
                 consumed_timestamp=max([channel.checkpoint.timestamp, *(lane.progress for lane in channel.lanes)]),
             )
         )

@@ -35,6 +35,7 @@ from coordinator.store.tables import (
     placements,
 )
 from coordinator.store.transaction import Memory, Transaction, chunks
+from coordinator.store.verify_reading import read_counters
 from datacoord.errors import DatabaseInUseError, StoreUnavailableError
 
 JUMP = 2**32
@@ -133,5 +134,5 @@ def _restore(transaction: Transaction) -> Restored:
     for chunk in chunks(changes, CHANNELS_PER_EVENT):
         transaction.record("Restore", "cli", channels=len(chunk), items=len(chunk), changes=chunk)
     transaction.finish()
-    counters = {row.name: row.value for row in connection.execute(select(epochs))}
-    return Restored(len(changes), len(sessions), counters["epoch"], counters["id"])
+    counters = read_counters(connection)
+    return Restored(len(changes), len(sessions), counters.epoch, counters.number)

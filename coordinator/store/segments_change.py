@@ -9,6 +9,7 @@ from sqlalchemy.engine import Connection
 from coordinator.core.model import Outcome, SegmentState
 from coordinator.core.segments import SET_STATE
 from coordinator.store.calls import AloneCall
+from coordinator.store.channel_writes import drop_segments
 from coordinator.store.channels import Channels
 from coordinator.store.listings import SegmentRow
 from coordinator.store.segments import row_of, select_rows
@@ -132,11 +133,5 @@ def _seal(connection: Connection, segment_id: int) -> None:
 
 def _drop(transaction: Transaction, segment_ids: Sequence[int]) -> None:
     for chunk in chunks(segment_ids, transaction.kind.rows_per_statement):
-        transaction.connection.execute(
-            update(lanes).where(lanes.c.growing_segment_id.in_(chunk)).values(growing_segment_id=None)
-        )
-        transaction.connection.execute(
-            update(segments)
-            .where(segments.c.segment_id.in_(chunk))
-            .values(state=int(SegmentState.DROPPED), seal_reason="dropped")
-        )
+        of_lane, of_segment = lanes.c.growing_segment_id.in_(chunk), segments.c.segment_id.in_(chunk)
+        drop_segments(transaction.connection, of_lane, of_segment)

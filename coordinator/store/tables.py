@@ -38,6 +38,7 @@ BIG = BigInteger().with_variant(Integer(), "sqlite")
 SMALL = SmallInteger().with_variant(Integer(), "sqlite")
 
 ACTIVE = int(ChannelState.ACTIVE)
+DROPPED = int(ChannelState.DROPPED)
 GROWING = int(SegmentState.GROWING)
 SESSION_ENDED = 5
 """DataNodeState.ENDED."""

@@ -23,7 +23,7 @@ from coordinator.core.verify_objects import CONTENT_KINDS, ObjectContent, Sorted
 from coordinator.core.verify_rows import StoredBinlog, StoredChannel
 from coordinator.store import migrate, verify_reading
 from coordinator.store.dialects import database_kind
-from coordinator.store.verify_reading import Root
+from coordinator.store.verify_reading import CollectionRoot
 from datacoord.errors import ObjectStoreError, PathNotAllowedError, StoreUnavailableError
 from datacoord.objectstore import ObjectMissingError, ObjectStore
 from datacoord.paths import BinlogKind, BinlogPath
@@ -190,7 +190,12 @@ class _Verification:
     # ---- step 2: read -------------------------------------------------------------------------------------------------------
 
     def _read(
-        self, connection: Connection, wanted: Sequence[Root], listed: Sequence[tuple[_Area, Sorted]], *, deep: bool
+        self,
+        connection: Connection,
+        wanted: Sequence[CollectionRoot],
+        listed: Sequence[tuple[_Area, Sorted]],
+        *,
+        deep: bool,
     ) -> None:
         counters = verify_reading.read_counters(connection)
         numbers = verify_reading.read_numbers(connection)
@@ -325,7 +330,7 @@ def _written_as(key_values: dict[bytes, bytes]) -> BinlogPath | None:
         return None
 
 
-def _areas(every: Sequence[Root], wanted: Iterable[Root], storage_root: str) -> list[_Area]:
+def _areas(every: Sequence[CollectionRoot], wanted: Iterable[CollectionRoot], storage_root: str) -> list[_Area]:
     """What to list: every root once, and none that lies below another."""
     places: dict[tuple[str, str], str] = {}
     for root in [*([storage_root] if storage_root else []), *(root.storage_root for root in wanted)]:

@@ -11,8 +11,8 @@ from coordinator.core.model import ChannelMode, ChannelState, SegmentState
 from coordinator.core.verify_history import History
 from coordinator.core.verify_rows import Counters, StoredBinlog, StoredChannel, StoredLane, StoredSegment
 from coordinator.store import events_forms
-from coordinator.store.channel_writes import KIND_NUMBERS
 from coordinator.store.collections import collection_not_found
+from coordinator.store.reads import path_of
 from coordinator.store.tables import (
     ACTIVE,
     OWNER_CLAIMANT,
@@ -31,16 +31,14 @@ from coordinator.store.tables import (
     vchannels,
 )
 from coordinator.store.transaction import chunks
-from datacoord.paths import BinlogPath
 
 CHANNELS_PER_STATEMENT = 100
 BINLOGS_PER_GROUP = 100_000
 EVENTS_PER_STATEMENT = 5000
-_KINDS = {number: kind for kind, number in KIND_NUMBERS.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Root:
+class CollectionRoot:
     """A collection and where its objects are.
 
     Attributes:
@@ -54,7 +52,7 @@ class Root:
     storage_root: str
 
 
-def read_roots(connection: Connection, names: Sequence[str]) -> tuple[list[Root], list[Root]]:
+def read_roots(connection: Connection, names: Sequence[str]) -> tuple[list[CollectionRoot], list[CollectionRoot]]:
     """Every collection, dropped ones too, and of these the ones asked for.
 
     Args:
@@ -65,7 +63,7 @@ def read_roots(connection: Connection, names: Sequence[str]) -> tuple[list[Root]
         CollectionNotFoundError: one of them.
     """
     rows = connection.execute(select(collections).order_by(collections.c.collection_id)).all()
-    every = [Root(row.collection_id, row.name, row.storage_root) for row in rows]
+    every = [CollectionRoot(row.collection_id, row.name, row.storage_root) for row in rows]
     live = {row.name for row in rows if row.state == ACTIVE}
     for name in names:
         if name not in live:
@@ -229,19 +227,8 @@ def _select_binlogs() -> Any:
 
 
 def _binlog(row: RowMapping) -> StoredBinlog:
-    path = BinlogPath(
-        _KINDS[row["kind"]],
-        row["channel_id"],
-        row["partition_id"],
-        row["epoch"],
-        row["range_from"],
-        row["range_to"],
-        row["field_id"],
-        row["log_id"],
-    )
-    return StoredBinlog(
-        row["binlog_id"], row["segment_id"], path, row["rows"], row["ts_min"], row["ts_max"], row["size_bytes"]
-    )
+    figures = (row["rows"], row["ts_min"], row["ts_max"], row["size_bytes"])
+    return StoredBinlog(row["binlog_id"], row["segment_id"], path_of(row), *figures)
 
 
 def read_binlogs(connection: Connection, binlog_ids: Sequence[int], chunk_size: int) -> dict[int, StoredBinlog]:

@@ -9,7 +9,7 @@ import click
 
 from coordinator import logging
 from coordinator.store import migrate
-from coordinator.store.rebuild import RebuildPlan, channel_name, plan_rebuild, rows_of, write_rebuild
+from coordinator.store.rebuild import RebuildPlan, plan_rebuild, rows_of, write_rebuild
 from datacoord.cli.database_options import database_options, settings_of
 from datacoord.cli.output import output_option, print_json, print_table
 from datacoord.cli.verify import ProgressBar
@@ -73,7 +73,7 @@ def _record(plan: RebuildPlan, *, written: bool) -> dict[str, object]:
                 "storage_root": one.storage_root,
                 "channels": [
                     {
-                        "channel_name": channel_name(one.info, channel.index),
+                        "channel_name": one.name_of(channel),
                         "checkpoint_timestamp": channel.checkpoint.timestamp,
                         "lanes": [
                             {
