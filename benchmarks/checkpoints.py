@@ -1,14 +1,14 @@
 """Durable checkpoint updates per second over gRPC, 128 per call, 16 callers: against etcd, and against the bare databases.
 
-make bench NAME=checkpoints
+make bench NAME=checkpoints [ARGS="--rounds 5 --scale 1 --work 1"]; 10 minutes at most. `--scale` is a share of the
+channels, `--work` of the calls.
 """
 
-from benchmarks.harness import bare, workload
-from benchmarks.harness.against_etcd import POSTGRES_PROCESSES, Shape, field_of, postgres_name
+from benchmarks.harness import bare
+from benchmarks.harness.against_etcd import CHECKPOINTS, POSTGRES_PROCESSES, Shape, field_of, postgres_name
 from benchmarks.harness.command import Options, main
 from benchmarks.harness.report import Bar, Report, throughput_report
-from benchmarks.harness.rounds import Side, interleave, ratios
-from benchmarks.harness.workload import Load
+from benchmarks.harness.rounds import Side, interleave, per_second, ratios
 
 CHANNELS = 10_000
 CALLERS = 16
@@ -25,13 +25,9 @@ METHOD = (
 async def measure(options: Options) -> Report:
     """Runs all sides."""
     shape = Shape(
-        method=workload.UPDATE_CHECKPOINT,
-        bodies=Load.checkpoints,
-        check=workload.check_checkpoints,
-        etcd_method=workload.ETCD_TXN,
-        etcd_bodies=Load.etcd_checkpoints,
-        callers=CALLERS,
-        per_call=PER_CALL,
+        CHECKPOINTS,
+        CALLERS,
+        PER_CALL,
         calls_per_caller=options.calls(CALLS_PER_CALLER),
         channels=options.scaled(CHANNELS, CALLERS * PER_CALL),
     )
@@ -46,7 +42,7 @@ async def measure(options: Options) -> Report:
     compared = {name: _bare_of(name) for name in samples if name.startswith(("SQLite", "PostgreSQL"))}
     report = throughput_report("checkpoints", METHOD, "positions", samples, versions=field.versions, bare=compared)
     best = report.best(samples, "PostgreSQL")
-    to_bare = ratios(samples[best], samples[_bare_of(best)], lambda sample: sample.per_second)
+    to_bare = ratios(samples[best], samples[_bare_of(best)], per_second)
     report.bars = [
         report.bar_to_etcd(samples, "SQLite", 1.3, 2.5),
         report.bar_to_etcd(samples, best, 1.2, 1.5),

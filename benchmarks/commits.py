@@ -1,6 +1,7 @@
 """Commits per second to one collection, each with a Parquet object of its own: against appends to Delta Lake and Iceberg.
 
-make bench NAME=commits
+make bench NAME=commits [ARGS="--rounds 5 --work 1"]; 15 minutes at most. `--work` is a share of the commits. The first
+run installs the other side from requirements/bench.lock.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 from benchmarks.harness import table_formats
 from benchmarks.harness.command import Options, main
 from benchmarks.harness.report import Bar, Report
-from benchmarks.harness.rounds import Sample, Side, interleave, ratios, spread
+from benchmarks.harness.rounds import Sample, Side, interleave, per_second, ratios, spread
 from benchmarks.harness.servers import ROOT, CoordinatorProcess, scratch
 from datacoord.client import CoordinatorClient
 from datacoord.paths import BinlogKind, BinlogPath
@@ -197,7 +198,7 @@ async def measure(options: Options) -> Report:
         samples = await interleave([Side(name, run) for name, run in runs.items()], options.rounds)
     report = Report("commits", METHOD, ("side", "commits/s", "first round", "last round", "ours ×"))
     for name, of in samples.items():
-        rate, ratio = spread(of, _rate), ratios(samples["datacoord"], of, _rate)
+        rate, ratio = spread(of, per_second), ratios(samples["datacoord"], of, per_second)
         first, last = of[0].per_second, of[-1].per_second
         times = "1" if name == "datacoord" else ratio.shown(0)
         report.rows.append((name, rate.shown(0), f"{first:.0f}", f"{last:.0f}", times))
@@ -209,12 +210,10 @@ async def measure(options: Options) -> Report:
         }
     delta = report.best(samples, "delta")
     for name, other in (("Delta Lake", delta), ("Iceberg", "iceberg")):
-        report.bars.append(Bar(f"ours to {name}", ratios(samples["datacoord"], samples[other], _rate).median, 20, 50))
+        report.bars.append(
+            Bar(f"ours to {name}", ratios(samples["datacoord"], samples[other], per_second).median, 20, 50)
+        )
     return report
-
-
-def _rate(sample: Sample) -> float:
-    return sample.per_second
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What a datanode takes and gives: sizes of binlogs, memory per buffered byte, freshness, time to recover from SIGKILL.
 
-make bench NAME=datanode_figures
+make bench NAME=datanode_figures [ARGS="--rounds 5 --scale 1 --work 1"]; 10 minutes at most. `--rounds` is how often is
+killed, `--scale` a share of the rows, `--work` of those whose freshness is taken.
 """
 
 import contextlib

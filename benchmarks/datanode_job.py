@@ -1,6 +1,6 @@
 """Rows per second of a datanode job that lands a directory of Parquet files, against Spark's own write of the same rows.
 
-make bench NAME=datanode_job
+make bench NAME=datanode_job [ARGS="--rounds 5 --scale 1"]; 10 minutes at most. `--scale` is a share of the rows.
 """
 
 import itertools

@@ -1,144 +1,169 @@
 """How fast the git reader is, and how much memory it takes, on a synthetic history; beside it, git alone on the same history.
 
-    python benchmarks/git_source.py --commits 25000 --files 100 --channels 128 --hold 2
-
-Prints a table and, as the last line, the same figures as one JSON object. Nothing is kept, unless --repository names an existing
-directory, which is then made once and read again in later runs.
+make bench NAME=git_source [ARGS="--rounds 5 --scale 1"]; 10 minutes at most. `--scale` is a share of the commits.
 """
 
-import argparse
 import asyncio
-import json
-import os
 import random
 import resource
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-
+from benchmarks.harness.command import Options, main
+from benchmarks.harness.report import Report
+from benchmarks.harness.rounds import Sample, Side, cpu_us_per_item, interleave, per_second, ratios, spread
+from benchmarks.harness.servers import scratch
 from datacoord.positions import START
 from datanode_client.sources.base import ChannelContext, EndOfChannel, MessageBatch
 from datanode_client.sources.git import GIT_PRIMARY_KEY, GIT_SCHEMA, GitHistory, GitReaderFactory
 from datanode_client.sources.git_stream import _DIFF_TREE, _orders
 
+COMMITS = 10_000
+FILES = 100
+CHANNELS = 128
 PATHS = 20_000
 BLOBS = 1_000
+SEED = 1
+
+METHOD = (
+    f"A history in which every commit changes {FILES} of {PATHS:,} files. The reader: {CHANNELS} channels in one process share it "
+    "out and read it to its end, a row per changed file; nothing is written. Other side: git prints the same changes to nobody, "
+    "which is the least that it can take. Memory: the largest resident size of the process, before it read and at its end."
+)
+READER, ALONE = f"reader, {CHANNELS} channels", "git alone"
 
 
-def history_lines(commits: int, files: int, seed: int) -> Iterator[bytes]:
+def history_lines(commits: int) -> Iterator[bytes]:
     """The orders for git fast-import: every commit changes so many of the paths, one in ten of them by deleting it."""
-    rng = random.Random(seed)
+    rng = random.Random(SEED)
     for blob in range(1, BLOBS + 1):
         content = b"content %d\n" % blob
         yield b"blob\nmark :%d\ndata %d\n%s" % (blob, len(content), content)
     paths = [b"package_%02d/module_%02d/source_file_%05d.py" % (n % 40, n // 40 % 25, n) for n in range(PATHS)]
     for number in range(commits):
-        yield b"commit refs/heads/main\ncommitter n <n@example.org> %d +0000\ndata 1\nc\n" % (
-            1_600_000_000 + 60 * number
-        )
-        for path in rng.sample(paths, files):
+        time_seconds = 1_600_000_000 + 60 * number
+        yield b"commit refs/heads/main\ncommitter n <n@example.org> %d +0000\ndata 1\nc\n" % time_seconds
+        for path in rng.sample(paths, FILES):
             if rng.random() < 0.1:
                 yield b"D %s\n" % path
             else:
                 yield b"M 100644 :%d %s\n" % (rng.randint(1, BLOBS), path)
 
 
-def make_repository(directory: Path, commits: int, files: int, seed: int) -> None:
+def make_repository(directory: Path, commits: int) -> None:
+    """Makes the history."""
     subprocess.run(["git", "init", "-q", "--bare", "-b", "main", str(directory)], check=True)
     orders = ["git", "-C", str(directory), "fast-import", "--quiet"]
     with subprocess.Popen(orders, stdin=subprocess.PIPE) as importing:
         assert importing.stdin is not None
-        for line in history_lines(commits, files, seed):
-            importing.stdin.write(line)
+        importing.stdin.writelines(history_lines(commits))
+    assert importing.returncode == 0
 
 
-def git_alone(history: GitHistory) -> float:
-    """Seconds git takes to print the same history to nobody."""
-    began = time.perf_counter()
-    with tempfile.TemporaryFile() as orders:
-        orders.write(_orders(history, 0))
-        orders.seek(0)
-        command = ["git", f"--git-dir={history.git_dir}", *_DIFF_TREE]
-        subprocess.run(command, stdin=orders, stdout=subprocess.DEVNULL, check=True)
-    return time.perf_counter() - began
+@dataclass
+class Sides:
+    """Both of them; the reader first, so that it is known how many rows there are.
+
+    Attributes:
+        repository: with the history.
+        rows: in it, once it has been read.
+        git_processes: that a reader started.
+    """
+
+    repository: Path
+    rows: int = 0
+    git_processes: int = 0
+
+    def __post_init__(self) -> None:
+        described = GitHistory.describe(self.repository)
+        self._head = described.head
+        self._history = GitHistory.load(described.git_dir, described.head)
+
+    async def reader(self) -> Sample:
+        """All channels to their ends."""
+        factory = GitReaderFactory(self.repository, self._head)
+        cpu, started = _cpu_seconds(), time.perf_counter()
+        found = sum(await asyncio.gather(*(_read(factory, index) for index in range(CHANNELS))))
+        seconds, cpu = time.perf_counter() - started, _cpu_seconds() - cpu
+        assert found in {self.rows or found}
+        self.rows = found
+        assert factory._shared is not None
+        assert factory._shared.blocks is not None
+        self.git_processes = factory._shared.blocks.started_count
+        return Sample(found, seconds, cpu_seconds=cpu)
+
+    async def alone(self) -> Sample:
+        """Git."""
+        cpu, started = _cpu_seconds(), time.perf_counter()
+        with tempfile.TemporaryFile() as orders:
+            orders.write(_orders(self._history, 0))
+            orders.seek(0)
+            command = ["git", f"--git-dir={self._history.git_dir}", *_DIFF_TREE]
+            await asyncio.to_thread(
+                subprocess.run, command, stdin=orders, stdout=subprocess.DEVNULL, stderr=None, check=True
+            )
+        return Sample(self.rows, time.perf_counter() - started, cpu_seconds=_cpu_seconds() - cpu)
 
 
-def context(index: int, count: int) -> ChannelContext:
-    return ChannelContext(f"history-{index}", index, count, "history", GIT_SCHEMA, GIT_PRIMARY_KEY, {}, {})
+async def _read(factory: GitReaderFactory, index: int) -> int:
+    context = ChannelContext(f"history-{index}", index, CHANNELS, "history", GIT_SCHEMA, GIT_PRIMARY_KEY, {}, {})
+    reader, rows = factory(context), 0
+    await reader.open(START)
+    while not isinstance(event := await reader.next(), EndOfChannel):
+        if isinstance(event, MessageBatch):
+            rows += event.rows.num_rows
+    await reader.close()
+    return rows
 
 
-async def read_all(factory: GitReaderFactory, channels: int, hold_batches: int) -> dict[str, int]:
-    """Reads all channels to their ends; a channel holds its last batches, as a buffer would."""
-    totals = {"rows": 0, "batches": 0, "ticks": 0}
-
-    async def one(index: int) -> None:
-        reader = factory(context(index, channels))
-        held: list[pa.RecordBatch] = []
-        await reader.open(START)
-        while not isinstance(event := await reader.next(), EndOfChannel):
-            if isinstance(event, MessageBatch):
-                totals["rows"] += event.rows.num_rows
-                totals["batches"] += 1
-                held = [*held, event.rows][-hold_batches:] if hold_batches else []
-            else:
-                totals["ticks"] += 1
-        await reader.close()
-
-    await asyncio.gather(*(one(index) for index in range(channels)))
-    return totals
+def _peak_bytes() -> int:
+    """The largest that this process has been."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def measure(options: argparse.Namespace, repository: Path) -> dict[str, Any]:
-    pinned = GitHistory.describe(repository)
-    history = GitHistory.load(pinned.git_dir, pinned.head)
-    git_seconds = git_alone(history)
-    factory = GitReaderFactory(repository, pinned.head)
-    before_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    began, cpu_began = time.perf_counter(), time.process_time()
-    totals = asyncio.run(read_all(factory, options.channels, options.hold))
-    seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu_began
-    blocks = factory._shared.blocks if factory._shared else None
-    return {
-        "commits": pinned.commit_count,
-        "channels": options.channels,
-        **totals,
-        "seconds": round(seconds, 2),
-        "rows_per_second": round(totals["rows"] / seconds),
-        "python_cpu_seconds": round(cpu_seconds, 2),
-        "git_alone_seconds": round(git_seconds, 2),
-        "time_to_git_alone": round(seconds / git_seconds, 2),
-        "git_processes": blocks.started_count if blocks else 0,
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "rss_before_bytes": before_bytes,
-        "git_peak_rss_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
+def _cpu_seconds() -> float:
+    """Of this process, and of those of its children that have ended."""
+    used = (resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
+
+
+def _git_version() -> str:
+    return subprocess.run(["git", "--version"], check=True, stdout=subprocess.PIPE, text=True).stdout.split()[2]
+
+
+async def measure(options: Options) -> Report:
+    """Runs both sides."""
+    with scratch() as directory:
+        commits = options.scaled(COMMITS, CHANNELS)
+        make_repository(directory / "history.git", commits)
+        sides = Sides(directory / "history.git")
+        before_bytes = _peak_bytes()
+        samples = await interleave([Side(READER, sides.reader), Side(ALONE, sides.alone)], options.rounds)
+    columns = ("side", "rows/s", "× git alone", "CPU µs/row", "MiB before", "MiB at its end")
+    report = Report("git_source", METHOD, columns, versions={"git": _git_version()})
+    memory = [f"{size / 2**20:,.0f}" for size in (before_bytes, _peak_bytes())]
+    for name, of in samples.items():
+        rate, to_git, cpu = spread(of, per_second), ratios(of, samples[ALONE], per_second), spread(of, cpu_us_per_item)
+        cells = (rate.shown(0), to_git.shown(), cpu.shown(1))
+        report.rows.append((name, *cells, *(memory if name == READER else ("", ""))))
+        report.figures[name] = {
+            "rows": sides.rows,
+            "rows_per_second": rate.as_json(),
+            "to_git_alone": to_git.as_json(),
+            "cpu_us_per_row": cpu.as_json(),
+        }
+    report.figures[READER] |= {
+        "commits": commits,
+        "git_processes": sides.git_processes,
+        "resident_bytes_before": before_bytes,
+        "resident_bytes_at_its_end": _peak_bytes(),
     }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--commits", type=int, default=25_000)
-    parser.add_argument("--files", type=int, default=100, help="changed per commit")
-    parser.add_argument("--channels", type=int, default=128)
-    parser.add_argument("--hold", type=int, default=0, help="batches every channel holds in memory")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--repository", type=Path, help="where the synthetic repository is made and kept")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        repository = options.repository or Path(scratch) / "history.git"
-        if not repository.exists():
-            make_repository(repository, options.commits, options.files, options.seed)
-        figures = measure(options, repository)
-    for name, value in figures.items():
-        print(f"{name:>22}  {value:>16,}")
-    sys.stdout.flush()
-    print(json.dumps({"benchmark": "git_source", "cpus": os.cpu_count(), **figures}))
+    return report
 
 
 if __name__ == "__main__":
-    main()
+    main(measure, __doc__)

@@ -1,14 +1,12 @@
 """How long one durable position takes, alone in its call, with one caller: against a put of etcd.
 
-make bench NAME=latency
+make bench NAME=latency [ARGS="--rounds 5 --work 1"]; 5 minutes at most. `--work` is a share of the calls.
 """
 
-from benchmarks.harness import workload
-from benchmarks.harness.against_etcd import Shape, field_of
+from benchmarks.harness.against_etcd import SINGLE_CHECKPOINTS, Shape, field_of
 from benchmarks.harness.command import Options, main
 from benchmarks.harness.report import Bar, Report
 from benchmarks.harness.rounds import Sample, interleave, ratios, spread
-from benchmarks.harness.workload import Load
 
 CHANNELS = 1_000
 CALLS = 400
@@ -18,17 +16,7 @@ METHOD = "One caller in a Python process, one position per call, sent when the o
 
 async def measure(options: Options) -> Report:
     """Runs all sides."""
-    shape = Shape(
-        method=workload.UPDATE_CHECKPOINT,
-        bodies=Load.checkpoints,
-        check=workload.check_checkpoints,
-        etcd_method=workload.ETCD_PUT,
-        etcd_bodies=Load.etcd_single_puts,
-        callers=1,
-        per_call=1,
-        calls_per_caller=options.calls(CALLS),
-        channels=CHANNELS,
-    )
+    shape = Shape(SINGLE_CHECKPOINTS, 1, 1, calls_per_caller=options.calls(CALLS), channels=CHANNELS)
     async with field_of(shape, processes=(1,)) as field:
         samples = await interleave(field.sides, options.rounds)
     report = Report("latency", METHOD, ("side", "p50 ms", "p99 ms", "p50 × etcd"), versions=field.versions)

@@ -1,9 +1,10 @@
 """How long the recovery info of 10,000 channels takes, with 10 thousand segments behind them and with a million.
 
-make bench NAME=recovery_info
+make bench NAME=recovery_info [ARGS="--rounds 5 --scale 1"]; 10 minutes at most. `--scale` is a share of the channels and segments.
 """
 
 import contextlib
+import itertools
 import time
 
 from benchmarks.harness import fill, workload
@@ -11,13 +12,7 @@ from benchmarks.harness.command import Options, main
 from benchmarks.harness.load import RawClient
 from benchmarks.harness.report import Report
 from benchmarks.harness.rounds import Sample, Side, interleave, ratios, spread
-from benchmarks.harness.servers import (
-    CoordinatorProcess,
-    postgres_coordinators,
-    postgres_server,
-    scratch,
-    sqlite_coordinator,
-)
+from benchmarks.harness.servers import DATABASES, CoordinatorProcess, coordinator_on, postgres_server, scratch
 from benchmarks.harness.workload import Lane, Load
 from datacoord.v1 import data_coord_pb2
 
@@ -35,7 +30,7 @@ METHOD = (
 
 async def _prepare(process: CoordinatorProcess, channels: int, segments: int) -> None:
     lanes = workload.claimed_lanes(process.address, channels)
-    fill.binlogs_and_segments(process.database_url, lanes, segment_count=segments, binlog_count=segments)
+    fill.sealed(process.database_url, lanes, segment_count=segments, per_segment=1)
     await _grow(process, lanes)
 
 
@@ -79,18 +74,12 @@ async def measure(options: Options) -> Report:
     async with contextlib.AsyncExitStack() as stack:
         directory = stack.enter_context(scratch())
         postgres = stack.enter_context(postgres_server())
-        for kind in ("SQLite", "PostgreSQL"):
-            for number, size in enumerate(sizes):
-                place = directory / f"{kind}-{number}"
-                if kind == "SQLite":
-                    process = stack.enter_context(sqlite_coordinator(place))
-                else:
-                    url = postgres.database(f"with_{number}")
-                    (process,) = stack.enter_context(postgres_coordinators(place, url, 1))
-                await _prepare(process, channels, size)
-                client = RawClient([process.address], GET_RECOVERY_INFO, [process.pid])
-                stack.push_async_callback(client.close)
-                sides.append(_side(f"{kind}, {size:,} segments ({number})", client, channels))
+        for database, (number, size) in itertools.product(DATABASES, enumerate(sizes)):
+            process = stack.enter_context(coordinator_on(database, directory / f"{database}-{number}", postgres))
+            await _prepare(process, channels, size)
+            client = RawClient([process.address], GET_RECOVERY_INFO, [process.pid])
+            stack.push_async_callback(client.close)
+            sides.append(_side(f"{database}, {size:,} segments ({number})", client, channels))
         samples = await interleave(sides, options.rounds)
     report = Report("recovery_info", METHOD, ("database", "seconds", "longest page ms", "× fewest segments"))
     report.versions = {"postgresql": postgres.version}

@@ -1,14 +1,13 @@
 """Saves per second: lanes with a range, three objects and a checkpoint each, 32 per call, against the same facts in etcd.
 
-make bench NAME=saves
+make bench NAME=saves [ARGS="--rounds 5 --scale 1 --work 1"]; 10 minutes at most. `--scale` is a share of the
+channels, `--work` of the calls.
 """
 
-from benchmarks.harness import workload
-from benchmarks.harness.against_etcd import Shape, field_of
+from benchmarks.harness.against_etcd import SAVES, Shape, field_of
 from benchmarks.harness.command import Options, main
 from benchmarks.harness.report import Report, throughput_report
 from benchmarks.harness.rounds import interleave
-from benchmarks.harness.workload import Load
 
 CHANNELS = 10_000
 CALLERS = 16
@@ -25,13 +24,9 @@ METHOD = (
 async def measure(options: Options) -> Report:
     """Runs all sides."""
     shape = Shape(
-        method=workload.SAVE_BINLOG_PATHS,
-        bodies=Load.saves,
-        check=workload.check_saves,
-        etcd_method=workload.ETCD_TXN,
-        etcd_bodies=Load.etcd_saves,
-        callers=CALLERS,
-        per_call=PER_CALL,
+        SAVES,
+        CALLERS,
+        PER_CALL,
         calls_per_caller=options.calls(CALLS_PER_CALLER),
         channels=options.scaled(CHANNELS, CALLERS * PER_CALL),
     )

@@ -1,6 +1,6 @@
 """Rows per second of the stream sink, against Spark's own streaming Parquet sink of the same stream.
 
-make bench NAME=stream_sink
+make bench NAME=stream_sink [ARGS="--rounds 5 --scale 1"]; 10 minutes at most. `--scale` is a share of the rows.
 """
 
 import itertools

@@ -1,6 +1,7 @@
 """A coordinator on SQLite, coordinators on PostgreSQL, and etcd, under the same load: what three of the benchmarks measure."""
 
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,8 +24,8 @@ POSTGRES_PROCESSES = 2
 
 
 @dataclass(frozen=True)
-class Shape:
-    """One kind of load.
+class Kind:
+    """What is called, and what says the same to etcd.
 
     Attributes:
         method: of the coordinator.
@@ -32,10 +33,6 @@ class Shape:
         check: raises unless everything was done.
         etcd_method: of etcd.
         etcd_bodies: its requests.
-        callers: at once.
-        per_call: items in a call.
-        calls_per_caller: in a run.
-        channels: there are.
     """
 
     method: str
@@ -43,6 +40,28 @@ class Shape:
     check: Callable[[Sequence[bytes], int], None]
     etcd_method: str
     etcd_bodies: Callable[[Load, int], list[list[bytes]]]
+
+
+CHECKPOINTS = Kind(
+    workload.UPDATE_CHECKPOINT, Load.checkpoints, workload.check_checkpoints, workload.ETCD_TXN, Load.etcd_checkpoints
+)
+SINGLE_CHECKPOINTS = dataclasses.replace(CHECKPOINTS, etcd_method=workload.ETCD_PUT, etcd_bodies=Load.etcd_single_puts)
+SAVES = Kind(workload.SAVE_BINLOG_PATHS, Load.saves, workload.check_saves, workload.ETCD_TXN, Load.etcd_saves)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A load on all of them.
+
+    Attributes:
+        kind: of its calls.
+        callers: at once.
+        per_call: items in a call.
+        calls_per_caller: in a run.
+        channels: there are.
+    """
+
+    kind: Kind
     callers: int
     per_call: int
     calls_per_caller: int
@@ -121,17 +140,17 @@ def postgres_name(processes: int) -> str:
 
 def _coordinators(shape: Shape, addresses: Sequence[str], pids: Sequence[int], lanes: Sequence[Lane]) -> Remote:
     load = Load(lanes, callers=shape.callers, per_call=shape.per_call)
-    client = RawClient(addresses, shape.method, pids)
+    client = RawClient(addresses, shape.kind.method, pids)
     return Remote(
         client,
-        lambda calls: shape.bodies(load, calls),
-        lambda replies: shape.check(replies, shape.per_call),
+        lambda calls: shape.kind.bodies(load, calls),
+        lambda replies: shape.kind.check(replies, shape.per_call),
         shape,
     )
 
 
 def _etcd(shape: Shape, server: EtcdServer) -> Remote:
     load = Load(workload.named_lanes(shape.channels), callers=shape.callers, per_call=shape.per_call)
-    client = RawClient([server.address] * min(shape.callers, POSTGRES_PROCESSES), shape.etcd_method, [server.pid])
-    check = workload.check_transactions if shape.etcd_method == workload.ETCD_TXN else lambda _: None
-    return Remote(client, lambda calls: shape.etcd_bodies(load, calls), check, shape)
+    client = RawClient([server.address] * min(shape.callers, POSTGRES_PROCESSES), shape.kind.etcd_method, [server.pid])
+    check = workload.check_transactions if shape.kind.etcd_method == workload.ETCD_TXN else lambda _: None
+    return Remote(client, lambda calls: shape.kind.etcd_bodies(load, calls), check, shape)

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from benchmarks.harness.rounds import Sample, ratios, spread
+from benchmarks.harness.rounds import Sample, cpu_us_per_item, per_second, ratios, spread
 
 _PACKAGES = ("grpcio", "protobuf", "psycopg", "sqlalchemy", "uvloop")
 
@@ -56,6 +56,7 @@ class Report:
         columns: of the table; the first one says what a row is about.
         rows: of the table.
         bars: ratios with what is asked of them.
+        remarks: what a reader of the table must know of this run, in sentences.
         figures: everything, for machines.
         versions: of the servers that took part.
     """
@@ -65,14 +66,9 @@ class Report:
     columns: Sequence[str]
     rows: list[Sequence[str]] = field(default_factory=list)
     bars: list[Bar] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
-
-    def table(self) -> str:
-        """The table as Markdown that reads well in a terminal too."""
-        widths = [max(len(row[i]) for row in [self.columns, *self.rows]) for i in range(len(self.columns))]
-        lines = [_line(self.columns, widths), "|" + "|".join("-" * (width + 2) for width in widths) + "|"]
-        return "\n".join([*lines, *(_line(row, widths) for row in self.rows)])
 
     def as_json(self) -> dict[str, Any]:
         """The last line."""
@@ -89,30 +85,36 @@ class Report:
         ]
         return {
             "benchmark": self.name,
+            "method": self.method,
+            "columns": list(self.columns),
+            "rows": [list(row) for row in self.rows],
+            "bars": bars,
+            "remarks": self.remarks,
+            "figures": self.figures,
             "machine": machine(),
             "versions": {**software(), **self.versions},
-            "figures": self.figures,
-            "bars": bars,
         }
 
     def show(self) -> None:
         """Prints it."""
-        print(f"{self.name}: {self.method}\n\n{self.table()}\n")
+        print(f"{self.name}: {self.method}\n\n{table(self.columns, self.rows)}\n")
         for bar in self.bars:
             sign = "≤" if bar.at_most else "≥"
             asked = f"first bar {sign} {bar.first:g}, goal {sign} {bar.goal:g}"
             print(f"  {bar.name}: {bar.value:.2f} ({asked}): {bar.verdict()}")
+        for remark in self.remarks:
+            print(f"  {remark}")
         sys.stdout.flush()
         print(json.dumps(self.as_json(), ensure_ascii=False), flush=True)
 
     def best(self, samples: Mapping[str, Sequence[Sample]], prefix: str) -> str:
         """The fastest side whose name begins so."""
         names = [name for name in samples if name.startswith(prefix)]
-        return max(names, key=lambda name: spread(samples[name], _rate).median)
+        return max(names, key=lambda name: spread(samples[name], per_second).median)
 
     def bar_to_etcd(self, samples: Mapping[str, Sequence[Sample]], name: str, first: float, goal: float) -> Bar:
         """A bar for the rate of a side as a share of etcd's."""
-        return Bar(f"{name} to etcd", ratios(samples[name], samples["etcd"], _rate).median, first, goal)
+        return Bar(f"{name} to etcd", ratios(samples[name], samples["etcd"], per_second).median, first, goal)
 
 
 def throughput_report(
@@ -135,24 +137,27 @@ def throughput_report(
     ]
     report = Report(name, method, columns, versions=versions)
     for side, of in samples.items():
-        rate, to_etcd = spread(of, _rate), ratios(of, samples["etcd"], _rate)
+        rate, to_etcd = spread(of, per_second), ratios(of, samples["etcd"], per_second)
         figures: dict[str, Any] = {f"{unit}_per_second": rate.as_json(), "to_etcd": to_etcd.as_json()}
         row = [side, rate.shown(0), "1" if side == "etcd" else to_etcd.shown()]
         if bare:
-            to_bare = ratios(of, samples[bare[side]], _rate) if side in bare else None
+            to_bare = ratios(of, samples[bare[side]], per_second) if side in bare else None
             row.append(to_bare.shown() if to_bare else "")
             figures |= {"to_bare": to_bare.as_json()} if to_bare else {}
         remote = all(sample.latencies_ms for sample in of)
         if remote:
-            cpu, slow = spread(of, lambda sample: sample.cpu_us_per_item), spread(of, lambda s: s.percentile_ms(99))
+            cpu, slow = spread(of, cpu_us_per_item), spread(of, lambda s: s.percentile_ms(99))
             figures |= {"cpu_us_per_item": cpu.as_json(), "p99_ms": slow.as_json()}
         report.rows.append([*row, cpu.shown(1) if remote else "", slow.shown(0) if remote else ""])
         report.figures[side] = figures
     return report
 
 
-def _rate(sample: Sample) -> float:
-    return sample.per_second
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table as Markdown that reads well in a terminal too."""
+    widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
+    lines = [_line(columns, widths), "|" + "|".join("-" * (width + 2) for width in widths) + "|"]
+    return "\n".join([*lines, *(_line(row, widths) for row in rows)])
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -162,13 +167,13 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def machine() -> Mapping[str, Any]:
-    """What it was measured on."""
+    """What it was measured on; asked for when the run is over."""
     return {
         "processor": _field("/proc/cpuinfo", "model name") or platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": platform.platform(),
-        "load_before": round(os.getloadavg()[0], 2),
+        "load_after": round(os.getloadavg()[0], 2),
     }
 
 

@@ -40,6 +40,16 @@ class Sample:
         return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
 
+def per_second(sample: Sample) -> float:
+    """The figure that most ratios are of."""
+    return sample.per_second
+
+
+def cpu_us_per_item(sample: Sample) -> float:
+    """The figure that other work on the machine changes least."""
+    return sample.cpu_us_per_item
+
+
 @dataclass(frozen=True)
 class Side:
     """Something that is measured.

@@ -136,6 +136,20 @@ def postgres_server() -> Iterator[Postgres]:
         server.remove()
 
 
+DATABASES = ("SQLite", "PostgreSQL")
+
+
+@contextlib.contextmanager
+def coordinator_on(database: str, directory: Path, postgres: Postgres, **settings: str) -> Iterator[CoordinatorProcess]:
+    """A coordinator on a database of its own, named as its directory, of one of both kinds."""
+    with contextlib.ExitStack() as running:
+        if database == "SQLite":
+            yield running.enter_context(sqlite_coordinator(directory, **settings))
+        else:
+            url = postgres.database(directory.name)
+            yield running.enter_context(postgres_coordinators(directory, url, 1, **settings))[0]
+
+
 def libpq(url: str) -> str:
     """A SQLAlchemy URL as libpq reads it."""
     return url.replace("postgresql+psycopg://", "postgresql://")

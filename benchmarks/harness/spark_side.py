@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from benchmarks.harness.report import Bar, Report
-from benchmarks.harness.rounds import Sample, ratios, spread
+from benchmarks.harness.rounds import Sample, cpu_us_per_item, per_second, ratios, spread
 from datacoord.client import CoordinatorClient
 from datacoord.objectstore import ObjectStore
 from datacoord.v1 import collection_pb2, common_pb2
@@ -259,8 +259,8 @@ def rates_report(
     report.columns = ("side", "rows/s", "× last", "CPU µs/row", "× last", "bytes/row", "files", "rows per group")
     last = list(samples)[-1]
     for side, of in samples.items():
-        rate, to_last = spread(of, _rate), ratios(of, samples[last], _rate)
-        cpu, cpu_to_last = spread(of, _cpu), ratios(of, samples[last], _cpu)
+        rate, to_last = spread(of, per_second), ratios(of, samples[last], per_second)
+        cpu, cpu_to_last = spread(of, cpu_us_per_item), ratios(of, samples[last], cpu_us_per_item)
         left = written[side]
         size = left.size_bytes / left.rows
         cells = (rate.shown(0), to_last.shown(), cpu.shown(), cpu_to_last.shown())
@@ -276,15 +276,7 @@ def rates_report(
             "rows_per_group": left.rows_per_group,
         }
     report.bars = [
-        Bar(f"{side} to {other}", ratios(samples[side], samples[other], _rate).median, first, goal)
+        Bar(f"{side} to {other}", ratios(samples[side], samples[other], per_second).median, first, goal)
         for side, other, first, goal in bars
     ]
     return report
-
-
-def _rate(sample: Sample) -> float:
-    return sample.per_second
-
-
-def _cpu(sample: Sample) -> float:
-    return sample.cpu_us_per_item
