@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -7,7 +8,9 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from store.databases import Databases, Templates
     from support.kafka import KafkaBroker
+    from support.postgres import PostgresServer
 
 # A machine that is busy for a moment must not fail a test, and a failure must say how to repeat it.
 settings.register_profile("datacoord", deadline=None, print_blob=True)
@@ -25,3 +28,43 @@ def kafka() -> Iterator["KafkaBroker"]:
         yield broker
     finally:
         broker.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator["PostgresServer"]:
+    """A server of PostgreSQL, one for all who do not crash it."""
+    from support.postgres import SHARED_SETTINGS, PostgresServer
+
+    server = PostgresServer(SHARED_SETTINGS)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture
+def postgres_url(postgres_server: "PostgresServer") -> Iterator[str]:
+    """An empty database on that server, for one test; its owner's URL."""
+    name = f"empty_{uuid.uuid4().hex[:12]}"
+    yield postgres_server.create_database(name)
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture(scope="session", params=["sqlite", "postgresql"])
+def templates(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> "Templates":
+    """Databases of each kind, to be used again and again."""
+    from store.databases import Templates
+
+    server = request.getfixturevalue("postgres_server") if request.param == "postgresql" else None
+    return Templates(request.param, tmp_path_factory.mktemp("databases"), server)
+
+
+@pytest.fixture
+def databases(templates: "Templates") -> Iterator["Databases"]:
+    """Databases for one test, of each kind."""
+    from store.databases import Databases
+
+    taken = Databases(templates)
+    yield taken
+    taken.close()

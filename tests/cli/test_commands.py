@@ -17,10 +17,10 @@ from server.running_coordinator import (
     command,
     definition,
     environment,
-    eventually,
     running,
     save_part,
 )
+from support.waiting import eventually
 
 from datacoord.cli import main
 from datacoord.cli.output import age, size

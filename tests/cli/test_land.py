@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from server.running_coordinator import CoordinatorThread, command, environment, eventually, running
+from server.running_coordinator import CoordinatorThread, command, environment, running
+from support.waiting import eventually
 
 from datacoord.client import CoordinatorClient
 from datacoord.reading import to_arrow

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from server.running_coordinator import CoordinatorThread, definition, eventually, running
+from server.running_coordinator import CoordinatorThread, definition, running
 from server.test_sessions import Node
 from server.wire import Wire
+from support.waiting import eventually, joined
 
 from datacoord.cli import main
 from datacoord.client import CoordinatorClient
@@ -30,7 +31,7 @@ class Cluster:
         (self.claimed,) = self.client.create_collection(definition("claimed", channel_count=1)).channel_names
         self.nodes = [Node(self.wire, slot=slot) for slot in range(2)]
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._obey)
+        self._thread = threading.Thread(target=self._obey, name="obeying datanodes")
         self._thread.start()
         eventually(lambda: [len(node.held()) for node in self.nodes] == [1, 1])
 
@@ -57,7 +58,7 @@ class Cluster:
     def close(self) -> None:
         """Ends it."""
         self._ended.set()
-        self._thread.join()
+        joined(self._thread)
         for node in self.nodes:
             node.close()
         self.client.close()

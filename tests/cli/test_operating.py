@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from server.running_coordinator import CoordinatorThread, definition, eventually, running
+from server.running_coordinator import CoordinatorThread, definition, running
+from support.waiting import eventually
 
 from datacoord.cli import main
 from datacoord.client import CoordinatorClient

@@ -1,10 +1,12 @@
 """A coordinator and a datanode of it."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from broker.contract_server import ContractServer
 
+from datanode_process.landing import Landing
 from datanode_process.running import CHANNELS, Running
 
 
@@ -21,3 +23,10 @@ async def running(server: ContractServer) -> AsyncIterator[Running]:
     made = Running(server)
     yield made
     await made.close()
+
+
+@pytest.fixture
+async def landing(tmp_path: Path) -> AsyncIterator[Landing]:
+    """A coordinator process with one collection of 8 channels of 400 messages each, and no datanodes yet."""
+    async with Landing(tmp_path) as made:
+        yield made

@@ -6,6 +6,8 @@ import os
 import sys
 from pathlib import Path
 
+from support.waiting import WAIT_SECONDS_MAX
+
 ROOT = Path(__file__).parents[2]
 
 SETTINGS = {
@@ -49,15 +51,20 @@ class CoordinatorProcess:
                 stdout=log,
                 stderr=log,
             )
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(WAIT_SECONDS_MAX):
             while not ready.exists():
                 if self._process.returncode is not None:
                     raise RuntimeError((self._directory / "coordinator.log").read_text()[-4000:])
                 await asyncio.sleep(0.02)
         self._port = json.loads(ready.read_text())["port"]
 
+    async def ended(self) -> int:
+        """Waits until it has ended by itself; its exit status."""
+        assert self._process is not None
+        return await asyncio.wait_for(self._process.wait(), WAIT_SECONDS_MAX)
+
     async def kill(self) -> None:
         """Ends it with SIGKILL."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
-            await self._process.wait()
+            await self.ended()

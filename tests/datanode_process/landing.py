@@ -4,12 +4,18 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Self
 
 import pyarrow.parquet as pq
+from support.waiting import eventually_in_thread
 
 from datacoord.client import CoordinatorClient
 from datacoord.v1 import admin_pb2, collection_pb2, common_pb2
+from datanode_client.broker import Broker
+from datanode_client.client_config import BrokerConfig, RetryConfig, SessionConfig
 from datanode_client.config import DataNodeConfig
+from datanode_client.datanode import DataNode
+from datanode_client.sources.base import ReaderFactory
 from datanode_process.coordinator_process import CoordinatorProcess
 from datanode_process.lists import SCHEMA, ListSource, Operation, operations, state
 
@@ -26,6 +32,67 @@ SMALL_BUFFERS = DataNodeConfig(
 """Buffers so small that every channel syncs many times."""
 
 
+def managed(channel_count: int) -> collection_pb2.CreateCollectionRequest:
+    """The collection `t`, whose channels datanodes read."""
+    return collection_pb2.CreateCollectionRequest(
+        collection_name="t",
+        arrow_schema=SCHEMA.serialize().to_pybytes(),
+        primary_key=["key"],
+        channel_count=channel_count,
+        channel_mode=common_pb2.CHANNEL_MODE_MANAGED,
+        timestamp_kind=common_pb2.TIMESTAMP_KIND_ORDINAL,
+    )
+
+
+class Datanodes:
+    """Datanodes of this process, for the collection `t`.
+
+    Args:
+        coordinator: that they talk to.
+        reader_factory: what they read, where nothing else is said.
+    """
+
+    def __init__(self, coordinator: CoordinatorProcess, reader_factory: ReaderFactory) -> None:
+        self._coordinator = coordinator
+        self._reader_factory = reader_factory
+        self._running: dict[int, tuple[DataNode, asyncio.Task[Any], Broker]] = {}
+
+    def start(
+        self,
+        slot: int,
+        reader_factory: ReaderFactory | None = None,
+        config: DataNodeConfig = SMALL_BUFFERS,
+    ) -> None:
+        """Starts a datanode in a slot."""
+        broker = Broker(BrokerConfig(self._coordinator.target, retry=RetryConfig(0.02, 0.3)))
+        datanode = DataNode(
+            job="land",
+            slot=slot,
+            collection_names=["t"],
+            reader_factory=reader_factory or self._reader_factory,
+            broker=broker,
+            config=config,
+            session_config=SessionConfig(farewell_seconds=2.0, restart=RetryConfig(0.05, 1.0)),
+        )
+        self._running[slot] = datanode, asyncio.create_task(datanode.run()), broker
+
+    async def kill(self, slot: int) -> None:
+        """Ends a datanode without any goodbye, as far as the coordinator can tell."""
+        _, task, broker = self._running.pop(slot)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await broker.close()
+
+    async def kill_all(self) -> None:
+        """The same for all of them."""
+        for slot in list(self._running):
+            await self.kill(slot)
+
+    async def stop(self) -> None:
+        """Stops all of them in order."""
+        await asyncio.wait_for(asyncio.gather(*(datanode.stop() for datanode, _, _ in self._running.values())), 60)
+
+
 class Landing:
     """The stage of an end-to-end test.
 
@@ -39,23 +106,20 @@ class Landing:
         self.source = ListSource(channels, directory / "limit")
         self.source.set_limit(0)
         self.client = CoordinatorClient("")
+        self.datanodes = Datanodes(self.coordinator, self.source.reader)
 
-    async def start(self) -> None:
-        """Starts the coordinator and creates the collection."""
-        await self.coordinator.start()
-        self.client = CoordinatorClient(self.coordinator.target, timeout_seconds=20)
-        request = collection_pb2.CreateCollectionRequest(
-            collection_name="t",
-            arrow_schema=SCHEMA.serialize().to_pybytes(),
-            primary_key=["key"],
-            channel_count=CHANNELS,
-            channel_mode=common_pb2.CHANNEL_MODE_MANAGED,
-            timestamp_kind=common_pb2.TIMESTAMP_KIND_ORDINAL,
-        )
-        await asyncio.to_thread(self.client.create_collection, request)
+    async def __aenter__(self) -> Self:
+        try:
+            await self.coordinator.start()
+            self.client = CoordinatorClient(self.coordinator.target, timeout_seconds=20)
+            await asyncio.to_thread(self.client.create_collection, managed(CHANNELS))
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
 
-    async def close(self) -> None:
-        """Ends the coordinator."""
+    async def __aexit__(self, *_: object) -> None:
+        await self.datanodes.kill_all()
         self.client.close()
         await self.coordinator.kill()
 
@@ -63,11 +127,9 @@ class Landing:
         """What the coordinator says of the channels."""
         return list(self.client.list_channels("t"))
 
-    async def until(self, condition: Callable[[list[admin_pb2.ChannelInfo]], bool], seconds: float = 60.0) -> None:
+    async def until(self, condition: Callable[[list[admin_pb2.ChannelInfo]], bool]) -> None:
         """Waits until what the coordinator, another process, says of the channels satisfies a condition."""
-        async with asyncio.timeout(seconds):
-            while not condition(await asyncio.to_thread(self.channels)):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        await eventually_in_thread(lambda: condition(self.channels()), said_as=condition)
 
     async def until_consumed(self, timestamp: int) -> None:
         """Waits until every channel has read so far."""

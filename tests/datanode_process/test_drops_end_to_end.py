@@ -1,22 +1,19 @@
 """Drops under running datanodes, every part real: by messages of the log, by command, and of what is being written."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 import structlog
+from support.waiting import eventually_in_thread
 
 from datacoord.client import CoordinatorClient
 from datacoord.positions import Position
 from datacoord.v1 import collection_pb2, common_pb2
-from datanode_client.broker import Broker
-from datanode_client.client_config import BrokerConfig, RetryConfig, SessionConfig
 from datanode_client.config import DataNodeConfig
-from datanode_client.datanode import DataNode
 from datanode_client.sources.base import (
     OP_COLUMN,
     OP_UPSERT,
@@ -29,6 +26,7 @@ from datanode_client.sources.base import (
     SourceEvent,
 )
 from datanode_process.coordinator_process import CoordinatorProcess
+from datanode_process.landing import Datanodes, managed
 from datanode_process.lists import SCHEMA
 
 ROWS = pa.schema(
@@ -101,7 +99,7 @@ class Stage:
     def __init__(self, directory: Path) -> None:
         self.coordinator = CoordinatorProcess(directory)
         self.client = CoordinatorClient("")
-        self._running: list[tuple[DataNode, asyncio.Task[Any], Broker]] = []
+        self.datanodes = Datanodes(self.coordinator, Script(0, ends=True).reader)
 
     async def start(self) -> None:
         """Starts the coordinator and creates the collection."""
@@ -111,51 +109,19 @@ class Stage:
 
     async def create(self) -> collection_pb2.CollectionInfo:
         """Creates the collection with the partition `side`."""
-        request = collection_pb2.CreateCollectionRequest(
-            collection_name="t",
-            arrow_schema=SCHEMA.serialize().to_pybytes(),
-            primary_key=["key"],
-            channel_count=CHANNELS,
-            channel_mode=common_pb2.CHANNEL_MODE_MANAGED,
-            timestamp_kind=common_pb2.TIMESTAMP_KIND_ORDINAL,
-        )
-        await asyncio.to_thread(self.client.create_collection, request)
+        await asyncio.to_thread(self.client.create_collection, managed(CHANNELS))
         await asyncio.to_thread(self.client.create_partition, "t", "side")
         return await asyncio.to_thread(self.client.describe_collection, "t")
 
     def datanode(self, script: Script, slot: int = 0, config: DataNodeConfig = UNSYNCED) -> None:
         """Starts a datanode."""
-        broker = Broker(BrokerConfig(self.coordinator.target, retry=RetryConfig(0.02, 0.3)))
-        datanode = DataNode(
-            job="drops",
-            slot=slot,
-            collection_names=["t"],
-            reader_factory=script.reader,
-            broker=broker,
-            config=config,
-            session_config=SessionConfig(farewell_seconds=2.0, restart=RetryConfig(0.05, 1.0)),
-        )
-        self._running.append((datanode, asyncio.create_task(datanode.run()), broker))
-
-    async def kill(self) -> None:
-        """Ends the datanodes without any goodbye, as far as the coordinator can tell."""
-        for _, task, broker in self._running:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            await broker.close()
-        self._running.clear()
+        self.datanodes.start(slot, script.reader, config)
 
     async def close(self) -> None:
         """Ends everything."""
-        await self.kill()
+        await self.datanodes.kill_all()
         self.client.close()
         await self.coordinator.kill()
-
-    async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
-        """Waits until what the coordinator, another process, says satisfies a condition."""
-        async with asyncio.timeout(seconds):
-            while not await asyncio.to_thread(condition):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
 
     def consumed(self) -> bool:
         """Whether every channel of the collection is read to its end."""
@@ -199,15 +165,15 @@ async def test_a_partition_that_the_log_drops_is_dropped_though_everybody_is_kil
     side = (await asyncio.to_thread(stage.client.describe_collection, "t")).partitions["side"]
     # Some of its rows are registered before, in every channel, so that there is something to drop.
     stage.datanode(Script(DROP_AT, ends=False, last=DROP_AT // 2), config=SYNCED)
-    await stage.until(lambda: len(stage.segment_states(side)) == CHANNELS)
-    await stage.kill()
+    await eventually_in_thread(lambda: len(stage.segment_states(side)) == CHANNELS)
+    await stage.datanodes.kill_all()
     stage.datanode(Script(DROP_AT, ends=False))
-    await stage.until(stage.consumed)
+    await eventually_in_thread(stage.consumed)
     await stage.coordinator.kill()
-    await stage.kill()
+    await stage.datanodes.kill_all()
     await stage.coordinator.start()
     stage.datanode(Script(DROP_AT, ends=True))
-    await stage.until(stage.finished)
+    await eventually_in_thread(stage.finished)
 
     partitions = (await asyncio.to_thread(stage.client.describe_collection, "t")).partitions
     assert dict(partitions).keys() == {"_default"}
@@ -219,10 +185,10 @@ async def test_a_partition_that_the_log_drops_is_dropped_though_everybody_is_kil
 async def test_graphs_that_run_throw_away_what_a_command_drops(stage: Stage) -> None:
     """Rows that wait in a buffer for a lane that is gone must hold up neither a flush nor the checkpoint."""
     stage.datanode(Script(0, ends=False))
-    await stage.until(stage.consumed)
+    await eventually_in_thread(stage.consumed)
     dropped = await asyncio.to_thread(stage.client.drop_partition, "t", "side")
     flush = await asyncio.to_thread(stage.client.flush, "t")
-    await stage.until(lambda: stage.client.get_flush_state(flush.flush_id).flushed)
+    await eventually_in_thread(lambda: stage.client.get_flush_state(flush.flush_id).flushed)
 
     assert dropped.partition_id not in await asyncio.to_thread(stage.partitions_seen)
     assert await asyncio.to_thread(stage.rows_seen) == CHANNELS * END // 2
@@ -232,12 +198,12 @@ async def test_a_collection_is_dropped_under_its_writers_without_complaint(stage
     """An operator who drops a table must not wake up another who reads errors; and what comes after is a table like any other."""
     with structlog.testing.capture_logs() as logs:
         stage.datanode(Script(0, ends=False))
-        await stage.until(stage.consumed)
+        await eventually_in_thread(stage.consumed)
         await asyncio.to_thread(stage.client.drop_collection, "t")
-        await stage.until(lambda: not any(row.channels for row in stage.client.list_datanodes()))
+        await eventually_in_thread(lambda: not any(row.channels for row in stage.client.list_datanodes()))
         again = await stage.create()
         stage.datanode(Script(0, ends=True), slot=1)
-        await stage.until(stage.finished)
+        await eventually_in_thread(stage.finished)
 
     assert [line for line in logs if line["log_level"] in {"warning", "error"}] == []
     assert await asyncio.to_thread(stage.rows_seen) == CHANNELS * END

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 import urllib.request
@@ -22,6 +23,8 @@ from .image_builder import ROOT, ImageBuilder, Stage, run, start
 
 SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 WAIT_SECONDS_MAX = 240.0
+PORTS = (13333, 13334, 13335, 7077, 8080)
+"""That the services listen on here."""
 
 
 @pytest.fixture(scope="module")
@@ -148,5 +151,9 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 @pytest.fixture(autouse=True, scope="module")
 def _ports_are_free() -> None:
     """The services use the ports they are deployed with; another deployment on this machine would answer for them."""
-    for port in (13333, 13334, 7077, 8080):
-        assert not _answers(f"http://127.0.0.1:{port}/"), f"port {port} is in use"
+    for port in PORTS:
+        try:
+            # Only who can listen knows that nobody else does: what is there need not speak HTTP, nor answer at once.
+            socket.create_server(("", port)).close()
+        except OSError as error:
+            pytest.fail(f"port {port} is in use: {error}")

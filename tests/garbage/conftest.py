@@ -4,14 +4,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from store.conftest import databases, logs, postgres_server, templates  # noqa: F401 - fixtures
+from store.conftest import logs
 from store.databases import Databases, Templates
 
 from garbage.rig import Rig
 
+__all__ = ["logs"]
+
 
 @pytest.fixture
-async def rig(databases: Databases, tmp_path: Path) -> AsyncIterator[Rig]:  # noqa: F811
+async def rig(databases: Databases, tmp_path: Path) -> AsyncIterator[Rig]:
     """A store with a collection of two channels and two partitions, on each kind of database."""
     made = await Rig(databases.migrated(), tmp_path).open()
     yield made

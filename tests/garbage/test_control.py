@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import structlog
 from click.testing import CliRunner, Result
-from server.running_coordinator import CoordinatorThread, claim, definition, eventually, running, save_part
+from server.running_coordinator import CoordinatorThread, claim, definition, running, save_part
+from support.waiting import eventually
 
 from datacoord.cli import main
 from datacoord.client import CoordinatorClient

@@ -1,18 +1,17 @@
 """A real coordinator, killed in the middle of its rounds while datanodes land rows."""
 
-import asyncio
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from datanode_process.landing import MESSAGES, Landing, finished
-from datanode_process.test_end_to_end import Datanodes
+from support.waiting import eventually_in_thread
 
 from datacoord.objectstore import ObjectStore
 from datacoord.paths import BinlogPath
 
 POINTS = ("coordinator.gc_delete", "coordinator.gc_listed")
-SOON = 60.0
 
 
 @pytest.fixture
@@ -22,18 +21,8 @@ async def landing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     monkeypatch.setenv("DATACOORD_GC_INTERVAL_SECONDS", "0.1")
     monkeypatch.setenv("DATACOORD_GC_DELETE_OBJECTS_MAX", "3")
     monkeypatch.setenv("DATACOORD_FAILPOINT_DIR", str(tmp_path / "points"))
-    made = Landing(tmp_path)
-    try:
-        await made.start()
+    async with Landing(tmp_path) as made:
         yield made
-    finally:
-        await made.close()
-
-
-async def _until(condition: object) -> None:
-    async with asyncio.timeout(SOON):
-        while not condition():  # type: ignore[operator]  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 def _root(landing: Landing) -> Path:
@@ -66,36 +55,30 @@ async def test_a_coordinator_killed_in_the_middle_of_a_round_loses_nothing_and_l
     landing: Landing, tmp_path: Path
 ) -> None:
     """Some objects are deleted, the round is forgotten, datanodes write and save meanwhile; one of them is killed as well."""
-    datanodes = Datanodes(landing)
-    try:
-        landing.source.set_limit(MESSAGES // 2)
-        datanodes.start(0)
-        datanodes.start(1)
-        await landing.until_consumed(MESSAGES // 4)
-        root = _root(landing)
-        for number, point in enumerate(POINTS):
-            planted = _plant(root, 5, 1 + 100 * number)
-            (tmp_path / "points" / f"{point}.hold").touch()
-            await _until(lambda: list((tmp_path / "points").glob("*.held.*")))
-            assert planted & _files(root), "it was held before its last deletion"
-            (tmp_path / "points" / f"{point}.kill").touch()
-            process = landing.coordinator._process
-            assert process is not None
-            assert await asyncio.wait_for(process.wait(), SOON) == -9
-            for file in (tmp_path / "points").iterdir():
-                file.unlink()
-            if number == 0:
-                await datanodes.kill(0)
-                datanodes.start(2)
-            await landing.coordinator.start()
-        landing.source.set_limit(MESSAGES)
-        await landing.until(finished)
-        await landing.check()
-        await datanodes.stop()
+    landing.source.set_limit(MESSAGES // 2)
+    landing.datanodes.start(0)
+    landing.datanodes.start(1)
+    await landing.until_consumed(MESSAGES // 4)
+    root = _root(landing)
+    for number, point in enumerate(POINTS):
+        planted = _plant(root, 5, 1 + 100 * number)
+        (tmp_path / "points" / f"{point}.hold").touch()
+        await eventually_in_thread(lambda: list((tmp_path / "points").glob("*.held.*")))
+        assert planted & _files(root), "it was held before its last deletion"
+        (tmp_path / "points" / f"{point}.kill").touch()
+        assert await landing.coordinator.ended() == -signal.SIGKILL
+        for file in (tmp_path / "points").iterdir():
+            file.unlink()
+        if number == 0:
+            await landing.datanodes.kill(0)
+            landing.datanodes.start(2)
+        await landing.coordinator.start()
+    landing.source.set_limit(MESSAGES)
+    await landing.until(finished)
+    await landing.check()
+    await landing.datanodes.stop()
 
-        # Nobody owns the channels any more: whatever has no row is garbage.
-        await _until(lambda: _files(root) == _registered(landing))
-        await landing.check()
-        assert not [path for path in _files(root) if "/1/0-5-0-" in path]
-    finally:
-        await datanodes.close()
+    # Nobody owns the channels any more: whatever has no row is garbage.
+    await eventually_in_thread(lambda: _files(root) == _registered(landing))
+    await landing.check()
+    assert not [path for path in _files(root) if "/1/0-5-0-" in path]

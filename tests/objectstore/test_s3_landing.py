@@ -8,15 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from datanode_process.landing import SMALL_BUFFERS, finished
-from datanode_process.lists import SCHEMA, ListSource, operations, state
+from datanode_process.landing import SMALL_BUFFERS, finished, managed
+from datanode_process.lists import ListSource, operations, state
 from server.running_coordinator import CoordinatorThread, running
 from sink.rig import KEYED, ORDERED, Query, Row
 from support.s3 import S3Server, s3_server
 
 import datacoord
 from datacoord.client import CoordinatorClient
-from datacoord.v1 import collection_pb2, common_pb2
 from datanode_client.broker import Broker
 from datanode_client.client_config import BrokerConfig, RetryConfig
 from datanode_client.datanode import DataNode
@@ -59,15 +58,7 @@ async def test_a_datanode_lands_in_s3_exactly_once(
     source.set_limit(MESSAGES)
     now_and_then(server, "reset", "500", "503", "lost_reply")
     with CoordinatorClient(coordinator.address) as client:
-        request = collection_pb2.CreateCollectionRequest(
-            collection_name="t",
-            arrow_schema=SCHEMA.serialize().to_pybytes(),
-            primary_key=["key"],
-            channel_count=CHANNELS,
-            channel_mode=common_pb2.CHANNEL_MODE_MANAGED,
-            timestamp_kind=common_pb2.TIMESTAMP_KIND_ORDINAL,
-        )
-        collection = await asyncio.to_thread(client.create_collection, request)
+        collection = await asyncio.to_thread(client.create_collection, managed(CHANNELS))
         assert collection.storage_root == f"s3://landing/objects/{collection.collection_id}"
         broker = Broker(BrokerConfig(coordinator.address, retry=RetryConfig(0.02, 0.3)))
         datanode = DataNode(

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -91,6 +91,14 @@ class Browser:
         answer = await self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
+
+    async def until(self, expression: str) -> None:
+        """Waits until an expression holds on the page, which may be on its way to another address."""
+        holds = False
+        async with asyncio.timeout(ANSWER_SECONDS_MAX):
+            while not holds:
+                with suppress(AssertionError):  # the page that was asked is gone
+                    holds = await self.evaluate(f"Boolean({expression})")
 
     async def picture(self, path: Path) -> None:
         """Takes a picture of the whole page."""

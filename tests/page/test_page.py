@@ -15,7 +15,8 @@ from typing import Any
 
 import grpc
 import pytest
-from server.running_coordinator import CoordinatorThread, claim, definition, eventually, running, save_part
+from server.running_coordinator import CoordinatorThread, claim, definition, running, save_part
+from support.waiting import eventually
 
 from coordinator.config import Settings
 from coordinator.store.job_leases import Job
@@ -46,12 +47,10 @@ def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinato
             request = data_coord_pb2.RegisterDataNodeRequest(
                 job="land", slot=0, collection_names=["orders"], host=EVIL, pid=42
             )
-            node_id = stub.RegisterDataNode(request).node_id
-            next(iter(stub.WatchDmChannels(data_coord_pb2.WatchDmChannelsRequest(node_id=node_id))))
-            deadline = time.monotonic() + 20
-            while not all(row.owner for row in client.list_channels("orders")):
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            node_id = stub.RegisterDataNode(request, timeout=20).node_id
+            watch = data_coord_pb2.WatchDmChannelsRequest(node_id=node_id)
+            next(iter(stub.WatchDmChannels(watch, timeout=20)))
+            eventually(lambda: all(row.owner for row in client.list_channels("orders")))
             messages = [
                 data_coord_pb2.DataNodeTtMsg(
                     channel_name=row.channel_name,
@@ -164,9 +163,7 @@ async def test_the_overview_says_at_a_glance_what_is_stuck_and_leads_there(
     assert "NO_DATANODE" in first
     assert "Start the collection's datanode job" in first
     await chromium.evaluate("document.querySelector('.findings a').click()")
-    for _ in range(200):
-        if await chromium.evaluate("location.pathname.startsWith('/channels/unread')"):
-            break
+    await chromium.until("location.pathname.startsWith('/channels/unread') && document.readyState == 'complete'")
     assert "NO_DATANODE" in await chromium.evaluate("document.body.innerText")
 
 

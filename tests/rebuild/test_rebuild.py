@@ -13,7 +13,6 @@ from datanode_process.landing import SMALL_BUFFERS
 from datanode_process.lists import SCHEMA, ListSource, operations, state
 from server.running_coordinator import CoordinatorThread, running
 from sink.rig import KEYED, ORDERED, Query, Row, positions, table
-from support.postgres import PostgresServer
 
 import datacoord
 from coordinator.store import migrate, verify
@@ -226,7 +225,7 @@ def test_what_is_no_object_of_ours_is_reported_and_left_alone(tmp_path: Path) ->
 
 
 @pytest.mark.postgres
-def test_it_comes_back_on_postgresql_and_says_so_to_people(tmp_path: Path) -> None:
+def test_it_comes_back_on_postgresql_and_says_so_to_people(postgres_url: str, tmp_path: Path) -> None:
     """A database that is served: it is migrated before, and named by its URL. With partitions and a wide column that came later."""
     data_dir = tmp_path / "data"
     with running(data_dir) as thread:
@@ -241,30 +240,24 @@ def test_it_comes_back_on_postgresql_and_says_so_to_people(tmp_path: Path) -> No
         newer = [{"key": 2, "op": "upsert", "vector": [2.0] * 64}, {"key": 3, "op": "upsert", "vector": None}]
         query.frame(1, pa.Table.from_pylist(newer, pa.schema([*plain, vector])))
         before = rows(thread.address, "docs")
-    server = PostgresServer()
-    try:
-        server.start()
-        url = server.create_database("rebuilt")
-        where = ("--database", url, "--storage-root", str(data_dir / "objects"))
-        not_migrated = rebuild(data_dir, *where)
-        assert (not_migrated.exit_code, "datacoord migrate" in not_migrated.output) == (1, True)
-        migrate.upgrade(url)
-        dry = rebuild(data_dir, *where, "--dry-run")
-        assert (dry.exit_code, "Nothing was written" in dry.output) == (0, True), dry.output
-        result = rebuild(data_dir, *where)
-        assert result.exit_code == 0, result.output
-        assert "Garbage collection is held" in result.output
-        assert "What objects cannot tell" in result.output
+    where = ("--database", postgres_url, "--storage-root", str(data_dir / "objects"))
+    not_migrated = rebuild(data_dir, *where)
+    assert (not_migrated.exit_code, "datacoord migrate" in not_migrated.output) == (1, True)
+    migrate.upgrade(postgres_url)
+    dry = rebuild(data_dir, *where, "--dry-run")
+    assert (dry.exit_code, "Nothing was written" in dry.output) == (0, True), dry.output
+    result = rebuild(data_dir, *where)
+    assert result.exit_code == 0, result.output
+    assert "Garbage collection is held" in result.output
+    assert "What objects cannot tell" in result.output
 
-        with running(tmp_path / "other", database_url=url, storage_root=str(data_dir / "objects")) as thread:
-            assert rows(thread.address, "docs") == before
-            with CoordinatorClient(thread.address) as client:
-                assert set(client.describe_collection("docs").partitions) == {"_default", "second"}
-            more = [{"key": 4, "op": "upsert", "vector": [4.0] * 64}]
-            resumed = Query(
-                thread.address, "docs", query_id=query.query_id, operationColumn="op", primaryKey="key", channels="0"
-            )
-            resumed.frame(2, pa.Table.from_pylist(more, pa.schema([*plain, vector])))
-            assert [row["key"] for row in rows(thread.address, "docs")] == [1, 2, 3, 4]
-    finally:
-        server.remove()
+    with running(tmp_path / "other", database_url=postgres_url, storage_root=str(data_dir / "objects")) as thread:
+        assert rows(thread.address, "docs") == before
+        with CoordinatorClient(thread.address) as client:
+            assert set(client.describe_collection("docs").partitions) == {"_default", "second"}
+        more = [{"key": 4, "op": "upsert", "vector": [4.0] * 64}]
+        resumed = Query(
+            thread.address, "docs", query_id=query.query_id, operationColumn="op", primaryKey="key", channels="0"
+        )
+        resumed.frame(2, pa.Table.from_pylist(more, pa.schema([*plain, vector])))
+        assert [row["key"] for row in rows(thread.address, "docs")] == [1, 2, 3, 4]

@@ -12,7 +12,8 @@ from typing import Any
 
 import grpc
 from google.rpc import error_details_pb2, status_pb2
-from server.running_coordinator import definition, eventually, save_part
+from server.running_coordinator import definition, save_part
+from support.waiting import eventually
 
 from datacoord.client import error_of
 from datacoord.errors import FencedError, SessionNotFoundError

@@ -4,8 +4,9 @@ import subprocess
 import time
 from pathlib import Path
 
-from server.running_coordinator import CoordinatorProcess, command, definition, environment, eventually
+from server.running_coordinator import CoordinatorProcess, command, definition, environment
 from server.wire import Wire
+from support.waiting import eventually
 
 from datacoord.client import CoordinatorClient
 from datacoord.errors import CoordinatorUnreachableError, StoreUnavailableError

@@ -1,36 +1,14 @@
 """Hand-over with every part real: the next owner begins where the last one ended, and reads nothing again."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
+from datanode_process.conftest import landing
 from datanode_process.landing import CHANNELS, MESSAGES, Landing, finished
-from datanode_process.test_end_to_end import Datanodes
 
+from datacoord import reported_metrics as metrics
 from datacoord.v1 import admin_pb2
-from datanode_client import metrics
+
+__all__ = ["landing"]
 
 HALF = MESSAGES // 2
-
-
-@pytest.fixture
-async def landing(tmp_path: Path) -> AsyncIterator[Landing]:
-    """A coordinator with one collection of 8 channels of 400 messages each, of which half can be read."""
-    made = Landing(tmp_path)
-    try:
-        await made.start()
-        made.source.set_limit(HALF)
-        yield made
-    finally:
-        await made.close()
-
-
-@pytest.fixture
-async def datanodes(landing: Landing) -> AsyncIterator[Datanodes]:
-    """No datanodes yet."""
-    made = Datanodes(landing)
-    yield made
-    await made.close()
 
 
 def loads(channels: list[admin_pb2.ChannelInfo]) -> list[int]:
@@ -39,12 +17,13 @@ def loads(channels: list[admin_pb2.ChannelInfo]) -> list[int]:
     return sorted(owners.count(node_id) for node_id in set(owners))
 
 
-async def test_a_channel_that_moves_in_order_is_not_read_again(landing: Landing, datanodes: Datanodes) -> None:
+async def test_a_channel_that_moves_in_order_is_not_read_again(landing: Landing) -> None:
     """Where the last progress is lost, every balancing round and every move reads half a log again and throws it away."""
-    datanodes.start(0)
+    landing.source.set_limit(HALF)
+    landing.datanodes.start(0)
     await landing.until_consumed(HALF)
     before = {row.channel_name: row.epoch for row in landing.channels()}
-    datanodes.start(1)
+    landing.datanodes.start(1)
     # A datanode joins: it gets its share.
     await landing.until(lambda channels: loads(channels) == [CHANNELS // 2, CHANNELS // 2])
     moved = landing.channels()[0]
@@ -72,5 +51,5 @@ async def test_a_channel_that_moves_in_order_is_not_read_again(landing: Landing,
 
     await landing.until(all_read)
     assert counted == {metrics.CONSUMED_ROWS: CHANNELS * MESSAGES, metrics.REPLAYED_ROWS: 0}
-    await datanodes.stop()
+    await landing.datanodes.stop()
     await landing.check()

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from server.running_coordinator import ROOT, eventually
+from server.running_coordinator import ROOT
+from support.waiting import eventually
 
 _STARTS_ONE = """
 import sys

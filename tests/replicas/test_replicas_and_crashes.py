@@ -10,8 +10,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from server.running_coordinator import CoordinatorProcess, eventually
+from server.running_coordinator import CoordinatorProcess
 from support.postgres import PostgresServer
+from support.waiting import eventually
 
 from coordinator.server import SERVICES
 

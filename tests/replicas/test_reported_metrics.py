@@ -11,7 +11,8 @@ from typing import Any
 import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from server.running_coordinator import CoordinatorProcess, definition, eventually
+from server.running_coordinator import CoordinatorProcess, definition
+from support.waiting import eventually
 
 from datacoord.client import CoordinatorClient
 from datacoord.v1 import common_pb2, data_coord_pb2, data_coord_pb2_grpc

@@ -5,17 +5,19 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from store.conftest import databases, logs, postgres_server, templates  # noqa: F401 - fixtures
+from store.conftest import logs
 from store.databases import Databases
 from support.postgres import PostgresServer
 from verify.stage import Stage
+
+__all__ = ["logs"]
 
 Backup = Callable[[], Callable[[], str]]
 """Takes a copy of a database that is in use; the result gives the URL of a database that is what it was then."""
 
 
 @pytest.fixture
-async def stage(databases: Databases, tmp_path: Path) -> AsyncIterator[Stage]:  # noqa: F811
+async def stage(databases: Databases, tmp_path: Path) -> AsyncIterator[Stage]:
     """Two collections, a datanode and a claimant; nothing has landed."""
     stage = await Stage(databases.migrated(), tmp_path).open()
     yield stage
@@ -30,7 +32,7 @@ def backup_sqlite(url: str, copy: Path) -> None:
 
 
 @pytest.fixture
-def backup(stage: Stage, databases: Databases, tmp_path: Path, request: pytest.FixtureRequest) -> Backup:  # noqa: F811
+def backup(stage: Stage, databases: Databases, tmp_path: Path, request: pytest.FixtureRequest) -> Backup:
     """Backups of the stage's database."""
     if databases.kind == "sqlite":
         copy = tmp_path / "backup.db"

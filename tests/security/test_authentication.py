@@ -7,7 +7,8 @@ from typing import Any
 
 import grpc
 import pytest
-from server.running_coordinator import CoordinatorThread, definition, eventually, running
+from server.running_coordinator import CoordinatorThread, definition, running
+from support.waiting import eventually
 
 from coordinator.rpc.authentication import Authenticator, read_tokens
 from datacoord.client import CoordinatorClient

@@ -1,13 +1,11 @@
 """Row *SQL*, least rights: the role that serves can neither make nor drop a table. What is run is what docs/security.md says."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 from server.running_coordinator import claim, definition, running, save_part
-from support.postgres import PostgresServer
 
 from coordinator.store.migrate import upgrade
 from datacoord.client import CoordinatorClient
@@ -16,17 +14,6 @@ from datacoord.v1 import common_pb2
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.postgres
-
-
-@pytest.fixture
-def url() -> Iterator[str]:
-    """An empty database; its owner's URL."""
-    server = PostgresServer()
-    try:
-        server.start()
-        yield server.create_database("roles")
-    finally:
-        server.remove()
 
 
 def plain(url: str) -> str:
@@ -42,11 +29,11 @@ def of_the_page() -> list[str]:
     return [statement.strip() for statement in block.group(1).split(";") if statement.strip()]
 
 
-def test_a_coordinator_serves_with_a_role_that_owns_nothing(url: str, tmp_path: Path) -> None:
+def test_a_coordinator_serves_with_a_role_that_owns_nothing(postgres_url: str, tmp_path: Path) -> None:
     """What gets at the connection of a coordinator must not be able to drop the tables, or to hide that it did."""
-    migrator = url.replace("datacoord@", "datacoord_migrate@")
-    server = url.replace("datacoord@", "datacoord_run@")
-    with psycopg.connect(plain(url), autocommit=True) as owner:
+    migrator = postgres_url.replace("datacoord@", "datacoord_migrate@")
+    server = postgres_url.replace("datacoord@", "datacoord_run@")
+    with psycopg.connect(plain(postgres_url), autocommit=True) as owner:
         for statement in of_the_page():
             owner.execute(statement.encode())
     upgrade(migrator)

@@ -7,14 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
 import uvloop
+from support.waiting import WAIT_SECONDS_MAX, eventually, joined
 
 from coordinator import logging
 from coordinator.config import Settings
@@ -25,7 +25,6 @@ from datacoord.v1 import collection_pb2, common_pb2, data_coord_pb2
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_SECONDS_MAX = 60.0
-POLL_SECONDS = 0.02
 
 QUICK: dict[str, Any] = {
     "grpc_port": 0,
@@ -47,7 +46,7 @@ class CoordinatorThread:
         logging.configure("info", "json")
         self._settings = Settings(**{**QUICK, "data_dir": str(data_dir), **settings})
         self._loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="coordinator", daemon=True)
         self._thread.start()
         self.coordinator: Coordinator = self.run(Coordinator.start(self._settings))
 
@@ -69,7 +68,7 @@ class CoordinatorThread:
         """Ends it in order."""
         self.run(self.coordinator.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        joined(self._thread)
         self._loop.close()
 
 
@@ -103,7 +102,7 @@ class CoordinatorProcess:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait()
+        self.process.wait(WAIT_SECONDS_MAX)
 
     def start(self) -> Self:
         """Starts it and waits until it serves."""
@@ -136,7 +135,7 @@ class CoordinatorProcess:
     def kill(self) -> None:
         """Ends it as a crash would."""
         self.process.kill()
-        self.process.wait()
+        self.process.wait(WAIT_SECONDS_MAX)
 
     def terminate(self, number: int = signal.SIGTERM, timeout_seconds: float = 30.0) -> int:
         """Asks it to end, and waits; its exit status."""
@@ -153,14 +152,6 @@ def environment(**more: str) -> dict[str, str]:
     """This environment without our own variables, with this source tree on the path."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("DATACOORD_")}
     return {**kept, "PYTHONPATH": str(ROOT), **more}
-
-
-def eventually(condition: Callable[[], bool], timeout_seconds: float = 20.0) -> None:
-    """Waits until a condition holds; fails when it does not in time."""
-    deadline = time.monotonic() + timeout_seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(POLL_SECONDS)
 
 
 def definition(name: str = "files", **change: Any) -> collection_pb2.CreateCollectionRequest:

@@ -16,11 +16,12 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
+from support.waiting import eventually
 
 from datacoord.client import CoordinatorClient
 from datacoord.failpoints import ENVIRONMENT_VARIABLE
 from datacoord.v1 import common_pb2
-from server.running_coordinator import QUICK, CoordinatorProcess, claim, definition, environment, eventually, save_part
+from server.running_coordinator import QUICK, CoordinatorProcess, claim, definition, environment, save_part
 
 APPLIED = common_pb2.OUTCOME_APPLIED
 ALREADY_APPLIED = common_pb2.OUTCOME_ALREADY_APPLIED

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+from support.waiting import eventually
 
 from datacoord.client import CoordinatorClient, error_of
 from datacoord.errors import OverloadedError
@@ -14,7 +15,7 @@ from datacoord.failpoints import ENVIRONMENT_VARIABLE
 from datacoord.failures import retry_delay_seconds, status_of
 from datacoord.transport import client_options
 from datacoord.v1 import common_pb2, data_coord_pb2, data_coord_pb2_grpc
-from server.running_coordinator import CoordinatorThread, claim, definition, eventually, running, save_part
+from server.running_coordinator import CoordinatorThread, claim, definition, running, save_part
 
 APPLIED = common_pb2.OUTCOME_APPLIED
 

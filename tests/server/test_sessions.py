@@ -5,11 +5,12 @@ from typing import Any
 
 import grpc
 import pytest
+from support.waiting import eventually, joined
 
 from datacoord.client import CoordinatorClient, error_of
 from datacoord.errors import SessionNotFoundError
 from datacoord.v1 import common_pb2, data_coord_pb2
-from server.running_coordinator import definition, eventually
+from server.running_coordinator import definition
 from server.wire import Wire
 
 
@@ -31,7 +32,7 @@ class Node:
         self.states: list[data_coord_pb2.WatchDmChannelsResponse] = []
         self.end: Exception | None = None
         self._stream = wire.data_coord.WatchDmChannels(data_coord_pb2.WatchDmChannelsRequest(node_id=self.node_id))
-        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread = threading.Thread(target=self._read, name="watching", daemon=True)
         self._thread.start()
 
     def _read(self) -> None:
@@ -57,7 +58,7 @@ class Node:
     def close(self) -> None:
         """Ends the stream."""
         self._stream.cancel()
-        self._thread.join()
+        joined(self._thread)
 
 
 def test_a_datanode_gets_its_channels_and_loses_them_with_its_lease(wire: Wire, client: CoordinatorClient) -> None:

@@ -5,7 +5,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from server.running_coordinator import CoordinatorProcess, eventually
+from server.running_coordinator import CoordinatorProcess
+from support.waiting import eventually
 
 from datacoord.failpoints import ENVIRONMENT_VARIABLE
 from sink.rig import ORDERED, Query, Row, landed, orphans, split, table

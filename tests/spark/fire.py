@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
-from server.running_coordinator import ROOT, CoordinatorProcess, command, environment, eventually
+from server.running_coordinator import ROOT, CoordinatorProcess, command, environment
+from support.waiting import eventually, joined
 
 from datacoord.client import CoordinatorClient
 from datacoord.demo.failpoint_files import OBJECTS_WRITTEN, FailpointFiles
@@ -114,7 +115,7 @@ class Fire:
         self.failpoints.release(OBJECTS_WRITTEN)
         with contextlib.suppress(ProcessLookupError):  # executors and workers are of the driver's group
             os.killpg(self.driver.pid, signal.SIGKILL)
-        self.driver.wait()
+        self.driver.wait(WAIT_SECONDS_MAX)
         self.client.close()
         self.coordinator.__exit__()
 
@@ -141,13 +142,13 @@ class Fire:
                 share, last = min(share + (now - last) / seconds, cap()), now
                 self.limit.set_share(share)
 
-        thread = threading.Thread(target=flow, daemon=True)
+        thread = threading.Thread(target=flow, name="flowing source", daemon=True)
         thread.start()
         try:
             yield
         finally:
             ended.set()
-            thread.join()
+            joined(thread)
             self.limit.lift()
 
     def until(self, condition: Callable[[], object], seconds: float = WAIT_SECONDS_MAX) -> None:

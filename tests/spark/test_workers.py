@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from server.running_coordinator import ROOT, CoordinatorProcess, eventually
+from server.running_coordinator import ROOT, CoordinatorProcess
+from support.waiting import eventually
 
 from datacoord.client import CoordinatorClient
 from datacoord.demo.failpoint_files import OBJECTS_WRITTEN, FailpointFiles

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 import structlog
-from support.postgres import PostgresServer
 
 from coordinator.core.model import ChannelMode
 
-from .databases import KINDS, SERVER_SETTINGS, Databases, Templates
+from .databases import Databases, Templates
 from .support import Clock, ScriptedFaults, World
 
 
@@ -18,32 +17,6 @@ def logs() -> Iterator[list[structlog.typing.EventDict]]:
     """What was logged; hundreds of errors on purpose are not written out."""
     with structlog.testing.capture_logs() as captured:
         yield captured
-
-
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
-    """The one PostgreSQL server of these tests."""
-    server = PostgresServer(SERVER_SETTINGS)
-    try:
-        server.start()
-        yield server
-    finally:
-        server.remove()
-
-
-@pytest.fixture(scope="session", params=KINDS)
-def templates(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Templates:
-    """Databases of each kind, to be used again and again."""
-    server = request.getfixturevalue("postgres_server") if request.param == "postgresql" else None
-    return Templates(request.param, tmp_path_factory.mktemp("databases"), server)
-
-
-@pytest.fixture
-def databases(templates: Templates) -> Iterator[Databases]:
-    """Databases for one test, of each kind."""
-    taken = Databases(templates)
-    yield taken
-    taken.close()
 
 
 @pytest.fixture

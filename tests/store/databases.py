@@ -14,15 +14,6 @@ from coordinator.store.tables import metadata
 
 KINDS = ("sqlite", "postgresql")
 
-SERVER_SETTINGS = {
-    # Nothing here pulls the plug of the machine; tests that crash the server have one of their own, with its defaults.
-    "fsync": "off",
-    "full_page_writes": "off",
-    # Some tests make deadlocks, and then wait this long.
-    "deadlock_timeout": "50ms",
-}
-"""Of the one PostgreSQL server of the suite."""
-
 _CLEAN_SECONDS_MAX = 5
 _SEQUENCES = (("binlogs", "binlog_id"), ("events", "event_id"))
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 from sqlalchemy import event, text
-from support.postgres import PostgresServer
+from support.postgres import SHARED_SETTINGS, PostgresServer
 
 from coordinator.store import Store, migrate
 from coordinator.store.durability import weak_settings
 from datacoord.errors import ConfigInvalidError, StoreUnavailableError
 
-from .databases import SERVER_SETTINGS, Databases
+from .databases import Databases
 from .support import Clock, ScriptedFaults, World, settings
 
 ONLY_POSTGRESQL = pytest.mark.parametrize("templates", ["postgresql"], indirect=True)
@@ -33,7 +33,7 @@ async def test_a_store_says_which_settings_of_its_server_are_weak(world: World) 
     """An operator who has inherited a server with fsync off must hear of it before the power fails."""
     weak = await world.store.weak_settings()
 
-    expected = {n: v for n, v in SERVER_SETTINGS.items() if n in POSTGRESQL} if "postgresql" in world.url else {}
+    expected = {n: v for n, v in SHARED_SETTINGS.items() if n in POSTGRESQL} if "postgresql" in world.url else {}
     assert weak == expected
 
 
@@ -150,7 +150,7 @@ async def test_readers_are_set_up_like_the_writer(world: World) -> None:
 @pytest.fixture(scope="module")
 def standby(postgres_server: PostgresServer) -> Iterator[PostgresServer]:
     """A standby of the suite's server."""
-    server = PostgresServer(SERVER_SETTINGS, standby_of=postgres_server)
+    server = PostgresServer(SHARED_SETTINGS, standby_of=postgres_server)
     try:
         server.start()
         yield server

@@ -183,12 +183,12 @@ class KafkaBroker:
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             watcher.kill()  # without removing the data
-            watcher.wait()
+            watcher.wait(_START_SECONDS_MAX)
             assert watcher.stdin is not None
             watcher.stdin.close()
         if process is not None:
             process.send_signal(signal.SIGKILL)
-            process.wait()
+            process.wait(_START_SECONDS_MAX)
         self._admin = None
 
     def close(self) -> None:

@@ -18,7 +18,17 @@ from pathlib import Path
 
 import psycopg
 
+SHARED_SETTINGS = {
+    # Nothing here pulls the plug of the machine; tests that crash the server have one of their own, with its defaults.
+    "fsync": "off",
+    "full_page_writes": "off",
+    # Some tests make deadlocks, and then wait this long.
+    "deadlock_timeout": "50ms",
+}
+"""Of the one PostgreSQL server of the suite."""
+
 _START_SECONDS_MAX = 60.0
+_RUN_SECONDS_MAX = 60.0
 _USER = "datacoord"
 
 _BECOME = """
@@ -79,10 +89,10 @@ class PostgresServer:
             self.port: int = free.getsockname()[1]
         if standby_of is None:
             initdb = ("-U", _USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-            self._run("initdb", "-D", str(self._data), *initdb)
+            self.run("initdb", "-D", str(self._data), *initdb)
         else:
             source = standby_of._conninfo("postgres")
-            self._run("pg_basebackup", "-D", str(self._data), "-d", source, "-R", "-X", "stream", "-c", "fast", "-N")
+            self.run("pg_basebackup", "-D", str(self._data), "-d", source, "-R", "-X", "stream", "-c", "fast", "-N")
 
     def _as_user(self, command: list[str]) -> list[str]:
         if self._user_id is None:
@@ -92,9 +102,6 @@ class PostgresServer:
     def _environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
         return {**kept, "HOME": str(self._directory), "LC_ALL": "C", "LD_LIBRARY_PATH": str(self._libraries)}
-
-    def _run(self, program: str, *arguments: str) -> None:
-        self.run(program, *arguments)
 
     def run(self, program: str, *arguments: str, given: str = "") -> str:
         """Runs one of PostgreSQL's programs to its end, as the user the server runs as.
@@ -115,6 +122,7 @@ class PostgresServer:
             cwd=self._directory,
             env=self._environment(),
             check=False,
+            timeout=_RUN_SECONDS_MAX,
         )
         if done.returncode != 0:
             raise RuntimeError(f"{program} failed: {done.stderr.strip()}")
@@ -188,7 +196,7 @@ class PostgresServer:
     def _end(self, how: signal.Signals) -> None:
         if self._watcher is not None:
             self._watcher.kill()
-            self._watcher.communicate()
+            self._watcher.communicate(timeout=_RUN_SECONDS_MAX)
             self._watcher = None
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(how)

@@ -15,6 +15,8 @@ from unittest import mock
 
 from pyarrow import fs as pafs
 
+from .waiting import joined
+
 FAULTS = ("reset", "lost_reply", "500", "503", "stall")
 """What the proxy does to a request: cuts the connection, lets the server do it and cuts then, refuses twice over, says nothing."""
 
@@ -187,7 +189,7 @@ def s3_server() -> Iterator[S3Server]:
     stopped = threading.Event()
     proxy = _Quiet(("127.0.0.1", 0), _handler(server, stopped))
     server.proxy_port = proxy.server_port
-    thread = threading.Thread(target=proxy.serve_forever)
+    thread = threading.Thread(target=proxy.serve_forever, name="S3 proxy")
     thread.start()
     try:
         with mock.patch.dict(os.environ, {**ENVIRONMENT, "DATACOORD_S3_ENDPOINT": server.endpoint}):
@@ -195,6 +197,6 @@ def s3_server() -> Iterator[S3Server]:
     finally:
         stopped.set()
         proxy.shutdown()
-        thread.join()
+        joined(thread)
         proxy.server_close()
         moto.stop()

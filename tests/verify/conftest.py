@@ -5,14 +5,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from store.conftest import databases, logs, postgres_server, templates  # noqa: F401 - fixtures
+from store.conftest import logs
 from store.databases import Databases, Templates
 
 from verify.stage import Copy, Golden, Stage
 
+__all__ = ["logs"]
+
 
 @pytest.fixture
-async def empty_stage(databases: Databases, tmp_path: Path) -> AsyncIterator[Stage]:  # noqa: F811
+async def empty_stage(databases: Databases, tmp_path: Path) -> AsyncIterator[Stage]:
     """Two collections, a datanode and a claimant; nothing has landed."""
     stage = await Stage(databases.migrated(), tmp_path).open()
     yield stage
@@ -26,7 +28,7 @@ async def stage(empty_stage: Stage) -> Stage:
 
 
 @pytest.fixture(scope="session")
-def golden(templates: Templates, tmp_path_factory: pytest.TempPathFactory) -> Golden:  # noqa: F811
+def golden(templates: Templates, tmp_path_factory: pytest.TempPathFactory) -> Golden:
     """A stage with something of everything in it, made once."""
     url = templates.take()
     golden = asyncio.run(Golden.make(url, tmp_path_factory.mktemp("golden")))
@@ -35,6 +37,6 @@ def golden(templates: Templates, tmp_path_factory: pytest.TempPathFactory) -> Go
 
 
 @pytest.fixture
-def copy(golden: Golden, databases: Databases, tmp_path: Path) -> Copy:  # noqa: F811
+def copy(golden: Golden, databases: Databases, tmp_path: Path) -> Copy:
     """That stage again, for one test to spoil."""
     return golden.copy(databases.migrated(), tmp_path)

@@ -1,12 +1,12 @@
 """Beside a live service: what is merely in flight is no fault, wherever between the steps it happens."""
 
 import asyncio
-import itertools
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from store.support import CALLER, position
+from support.waiting import WAIT_SECONDS_MAX
 
 from coordinator.core.verify import Kind
 from coordinator.store import ChannelRelease
@@ -15,6 +15,9 @@ from datacoord.objectstore import ObjectStore
 from datacoord.paths import BinlogPath
 
 from .stage import Interrupted, Stage, kinds
+
+ROUNDS_MAX = 200
+"""Of a test that ends when there is enough to look at."""
 
 
 async def interrupted(
@@ -165,16 +168,18 @@ async def test_a_service_under_load_has_no_fault_at_any_moment(empty_stage: Stag
 
     writers = [asyncio.create_task(write(channel)) for channel in stage.world.channels]
     try:
-        for number in itertools.count():
+        for number in range(ROUNDS_MAX):
             if number >= 6 and len(landed) > 20:
                 break
             report = await asyncio.to_thread(stage.verify)
             assert report.faults == 0, report.findings
+            assert not any(writer.done() for writer in writers), "a writer has given up"
             if number == 3:
                 await stage.world.store.drop_partition("managed", "other", caller=CALLER)
+        assert len(landed) > 20, f"only {landed} landed while {ROUNDS_MAX} rounds of verify looked on"
     finally:
         stop.set()
-        await asyncio.gather(*writers)
+        await asyncio.wait_for(asyncio.gather(*writers), WAIT_SECONDS_MAX)
     report = stage.verify(deep=True)
     assert report.faults == 0, report.findings
     assert kinds(report.findings) <= {Kind.ORPHAN}
