@@ -7,9 +7,9 @@ from sqlalchemy import Row, Select, func, select
 from sqlalchemy.engine import Connection
 
 from coordinator.core.findings import job_stands
-from coordinator.core.model import SegmentState
 from coordinator.store.job_leases import NEVER_PAUSE
 from coordinator.store.ownership import count_channels
+from coordinator.store.reads import LIVE_SEGMENT
 from coordinator.store.tables import (
     ACTIVE,
     SESSION_ENDED,
@@ -73,7 +73,7 @@ def read_overview(connection: Connection, now_ms: int) -> Overview:
         now_ms: by the database's clock.
     """
     channels = count_channels(connection)
-    live_rows = select(func.coalesce(func.sum(segments.c.rows), 0)).where(segments.c.state != int(SegmentState.DROPPED))
+    live_rows = select(func.coalesce(func.sum(segments.c.rows), 0)).where(LIVE_SEGMENT)
     leases = connection.execute(select(job_leases).order_by(job_leases.c.name)).all()
     return Overview(
         collections=_count(connection, select(func.count()).where(collections.c.state == ACTIVE)),

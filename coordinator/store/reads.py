@@ -31,7 +31,7 @@ from datacoord.v1 import data_coord_pb2
 
 BINLOGS_PER_STEP = 1000
 """Objects that a list reads before others get a turn: some milliseconds."""
-_LIVE = segments.c.state != int(SegmentState.DROPPED)
+LIVE_SEGMENT = segments.c.state != int(SegmentState.DROPPED)
 
 
 # ---- binlogs ----------------------------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def _count_binlogs(connection: Connection, kind: DatabaseKind, channel_ids: Sequ
     counts = {}
     for chunk in chunks(channel_ids, kind.rows_per_statement):
         statement = select(segments.c.channel_id, func.sum(segments.c.binlogs).label("count"))
-        grouped = statement.where(segments.c.channel_id.in_(chunk), _LIVE).group_by(segments.c.channel_id)
+        grouped = statement.where(segments.c.channel_id.in_(chunk), LIVE_SEGMENT).group_by(segments.c.channel_id)
         counts.update({channel_id: int(count) for channel_id, count in connection.execute(grouped)})
     return counts
 
@@ -108,7 +108,7 @@ def _binlog_lists(
         statement = (
             select(segments.c.channel_id, segments.c.partition_id, binlogs)
             .join_from(segments, binlogs, binlogs.c.segment_id == segments.c.segment_id)
-            .where(segments.c.channel_id.in_(chunk), _LIVE)
+            .where(segments.c.channel_id.in_(chunk), LIVE_SEGMENT)
             .order_by(segments.c.channel_id, binlogs.c.range_to, binlogs.c.binlog_id)
         )
         for part in connection.execute(statement).partitions(BINLOGS_PER_STEP):

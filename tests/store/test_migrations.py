@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import CheckConstraint, create_engine, inspect, text
 from sqlalchemy.exc import IntegrityError
 
@@ -72,6 +73,13 @@ def test_revisions_are_named_by_date_and_what_they_do() -> None:
     """They are read in order."""
     names = sorted(path.stem for path in (migrate.script_location() / "versions").glob("*.py"))
     assert [name.split("_", 1)[0] for name in names] == migrate.known_revisions()
+
+
+def test_no_revision_pretends_that_one_can_go_back() -> None:
+    """A downgrade that does nothing, or half of it, leaves a schema that no version knows; one goes back by a backup."""
+    for script in ScriptDirectory(str(migrate.script_location())).walk_revisions():
+        with pytest.raises(NotImplementedError, match="backup"):
+            script.module.downgrade()
 
 
 async def test_a_database_without_a_schema_is_refused_with_a_sentence(databases: Databases) -> None:
