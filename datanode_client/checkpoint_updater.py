@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import structlog
 
+from datacoord import reported_metrics as names
 from datacoord.positions import Position
-from datanode_client import metrics as names
 from datanode_client.clock import Clock
 from datanode_client.config import DataNodeConfig
 from datanode_client.metrics import DataNodeMetrics, outcome_label

@@ -5,8 +5,8 @@ import random
 import threading
 from concurrent.futures import Executor
 
+from datacoord import reported_metrics as names
 from datacoord.objectstore import ObjectStore
-from datanode_client import metrics as names
 from datanode_client.checkpoint_updater import ChannelCheckpointUpdater
 from datanode_client.clock import Clock, SystemClock
 from datanode_client.config import DataNodeConfig

@@ -167,6 +167,7 @@ DASHBOARDS = (
                 "Uploads that failed",
                 {
                     "{{job}}/{{slot}}": "sum by (job, slot) (rate(datacoord_datanode_sync_failures_total[$__rate_interval]))"
+                    " or vector(0)"
                 },
                 unit="ops",
             ),
@@ -179,7 +180,9 @@ DASHBOARDS = (
             ),
             Panel(
                 "Refused for good",
-                {"{{reason}}": "sum by (reason) (rate(datacoord_datanode_refused_calls_total[$__rate_interval]))"},
+                {
+                    "{{reason}}": "sum by (reason) (rate(datacoord_datanode_refused_calls_total[$__rate_interval])) or vector(0)"
+                },
                 unit="ops",
             ),
         ),

@@ -12,7 +12,7 @@ from coordinator.config import specs
 from coordinator.config_sources import ENVIRONMENT_PREFIX
 from coordinator.web.metrics import Metrics
 from datacoord.credentials import TOKEN_VARIABLE, VARIABLES
-from datanode_client import metrics as datanode_metrics
+from datacoord.reported_metrics import REPORTED
 from datanode_client.config import DataNodeConfig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,8 +54,8 @@ DATANODE_METRICS_HEAD = """
 ## Of datanodes
 
 Executors cannot be scraped: they report with their heartbeats, and the replica that runs the assignment job exports the newest
-report of each living session with the labels `job` and `slot`. Names that end in `_total` are counters; a time comes as a pair
-`_sum`, `_count`.
+report of each living session with the labels `job` and `slot`. A time comes as a pair `_sum`, `_count`. Counters begin anew with
+each session. Nothing else that a report holds is exported.
 """
 
 
@@ -109,8 +109,10 @@ def metrics_page() -> str:
         lines.append(
             f"| `{definition.name}` | {definition.kind} | {labels} | {definition.meaning} | {definition.worry} |"
         )
-    lines += [DATANODE_METRICS_HEAD, "| metric | meaning |", "|---|---|"]
-    lines += [f"| `datacoord_{name}` | {meaning} |" for name, meaning in datanode_metrics.HELP.items()]
+    lines += [DATANODE_METRICS_HEAD, "| metric | type | labels | meaning | when to worry |", "|---|---|---|---|---|"]
+    for metric in REPORTED.values():
+        labels = ", ".join(f"`{label}`" for label in (metric.label, "job", "slot") if label)
+        lines.append(f"| `datacoord_{metric.name}` | {metric.kind} | {labels} | {metric.meaning} | {metric.worry} |")
     return "\n".join(lines) + "\n"
 
 

@@ -1,25 +1,20 @@
 """What datanodes report of themselves, as metrics: executors cannot be scraped, so the coordinator speaks for them."""
 
-import re
 from collections.abc import Iterable, Iterator
-from typing import Final
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from coordinator.store import DataNodeRow
-
-_KEY: Final = re.compile(r"(datanode_[a-zA-Z0-9_]+)(?:\{(.*)\})?")
-_LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="([^"\\]*)"(?:,|$)')
-_OWN_LABELS: Final = ("job", "slot")
+from datacoord.reported_metrics import parse_series
 
 
 class ReportedMetrics(Collector):
     """Exports the newest report of every living session as `datacoord_<name>{job, slot, …}`.
 
-    A name that ends in `_total` is a counter, every other one a gauge. A key that is not in Prometheus notation, or whose name
-    does not begin with `datanode_` (it might be one of ours), is left out.
+    What is no metric of a datanode, or has another label than that metric, is left out: it might be one of ours, or one that
+    makes Prometheus refuse the whole scrape.
 
     Args:
         registry: where to export.
@@ -37,27 +32,16 @@ class ReportedMetrics(Collector):
         """What the registry asks for at a scrape."""
         families: dict[str, Metric] = {}
         for node in self._nodes:
+            own = {"job": node.job, "slot": str(node.slot)}
             for key, value in node.report.metrics.items():
-                parsed = parse_key(key)
+                parsed = parse_series(key)
                 if parsed is None:
                     continue
-                name, labels = parsed
-                name = f"datacoord_{name}"
-                if name not in families:
-                    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-                    families[name] = kind(name, "Reported by datanodes.")
-                families[name].add_sample(name, {**labels, "job": node.job, "slot": str(node.slot)}, value)
+                metric, sample, labels = parsed
+                if metric.name not in families:
+                    kind = "summary" if metric.is_pair else "counter" if metric.is_counter else "gauge"
+                    # A family of counters is called what its samples are without `_total`.
+                    family = metric.name.removesuffix("_total") if kind == "counter" else metric.name
+                    families[metric.name] = Metric(f"datacoord_{family}", metric.meaning, kind)
+                families[metric.name].add_sample(f"datacoord_{sample}", {**labels, **own}, value)
         yield from families.values()
-
-
-def parse_key(key: str) -> tuple[str, dict[str, str]] | None:
-    """Reads `datanode_x` or `datanode_x{label="value",…}`; None = it is neither, or it takes a label of ours."""
-    match = _KEY.fullmatch(key)
-    if match is None:
-        return None
-    name, inner = match.group(1), match.group(2) or ""
-    labels = dict(_LABEL.findall(inner))
-    rebuilt = "".join(found.group() for found in _LABEL.finditer(inner))
-    if rebuilt != inner or labels.keys() & set(_OWN_LABELS):
-        return None
-    return name, labels

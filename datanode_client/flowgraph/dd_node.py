@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from datacoord import reported_metrics as names
 from datacoord.errors import SourceInvalidError
 from datacoord.limits import ALL_PARTITIONS_ID, DEFAULT_PARTITION_NAME, TIMESTAMP_MAX
-from datanode_client import metrics as names
 from datanode_client.binlog.schemas import CollectionSchema
 from datanode_client.flowgraph.fold import fold_last_operations
 from datanode_client.metrics import DataNodeMetrics

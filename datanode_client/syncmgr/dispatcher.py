@@ -5,11 +5,11 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 
+from datacoord import reported_metrics as names
 from datacoord.errors import ChannelDroppedError, CollectionNotFoundError, InternalError, from_status
 from datacoord.limits import SAVE_CHANNEL_LANES_MAX
 from datacoord.positions import Position
 from datacoord.v1 import common_pb2, data_coord_pb2
-from datanode_client import metrics as names
 from datanode_client.binlog.writer import BinlogWriter
 from datanode_client.clock import Clock
 from datanode_client.metrics import DataNodeMetrics, outcome_label

@@ -8,10 +8,10 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import structlog
 
 from datacoord import failpoints
+from datacoord import reported_metrics as names
 from datacoord.column_groups import ROW_FIELD_IDS
 from datacoord.errors import ObjectStoreError
 from datacoord.paths import BinlogKind
-from datanode_client import metrics as names
 from datanode_client.binlog.writer import BinlogWriter
 from datanode_client.clock import Clock
 from datanode_client.config import DataNodeConfig

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from datacoord import reported_metrics as names
 from datacoord.errors import ChannelDroppedError, CoordinatorUnreachableError, FencedError
 from datacoord.v1 import common_pb2, data_coord_pb2
-from datanode_client import metrics as names
 from datanode_client.checkpoint_updater import ChannelCheckpointUpdater
 from datanode_client.config import DataNodeConfig
 from datanode_client.metrics import DataNodeMetrics

@@ -10,6 +10,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
+from datacoord import reported_metrics as names
 from datacoord.errors import (
     ChannelDroppedError,
     CollectionNotFoundError,
@@ -23,7 +24,6 @@ from datacoord.errors import (
 from datacoord.limits import ALL_PARTITIONS_ID
 from datacoord.positions import START
 from datacoord.v1 import common_pb2
-from datanode_client import metrics as names
 from datanode_client.config import DataNodeConfig
 from datanode_client.datasync import EndReason
 from datanode_client.sources.base import ChannelContext, ChannelReader

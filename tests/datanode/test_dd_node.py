@@ -5,10 +5,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from datacoord import reported_metrics as names
 from datacoord.errors import SourceInvalidError
 from datacoord.limits import ALL_PARTITIONS_ID
 from datacoord.v1 import data_coord_pb2
-from datanode_client import metrics as names
 from datanode_client.binlog.schemas import CollectionSchema
 from datanode_client.flowgraph.dd_node import DDNode
 from datanode_client.metrics import DataNodeMetrics

@@ -5,9 +5,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from datacoord import reported_metrics as names
 from datacoord.errors import DatacoordError, FencedError, GapError, InternalError, to_status
 from datacoord.v1 import common_pb2, data_coord_pb2
-from datanode_client import metrics as names
 
 from .rig import Rig, at, ranges, rows, settle
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from datacoord import failpoints
+from datacoord import reported_metrics as names
 from datacoord.errors import InternalError, ObjectStoreError
 from datacoord.objectstore import DiskFullError
-from datanode_client import metrics as names
 from datanode_client.clock import SystemClock
 from datanode_client.config import DataNodeConfig
 from datanode_client.metrics import DataNodeMetrics
