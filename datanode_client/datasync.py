@@ -7,6 +7,7 @@ from enum import StrEnum
 
 import structlog
 
+from datacoord import reported_metrics as names
 from datacoord.errors import (
     ChannelDroppedError,
     DatacoordError,
@@ -18,7 +19,6 @@ from datacoord.errors import (
 from datacoord.limits import DEFAULT_PARTITION_NAME
 from datacoord.positions import Position
 from datacoord.v1 import data_coord_pb2
-from datanode_client import metrics as names
 from datanode_client.binlog.schemas import CollectionSchema
 from datanode_client.binlog.writer import BinlogWriter
 from datanode_client.flowgraph.dd_node import DDNode
