@@ -35,7 +35,7 @@ FLAGS = (
 
 
 class Browser:
-    """One page in one browser.
+    """One page at a time in one browser.
 
     Attributes:
         requests: every address the page asked for.
@@ -46,6 +46,7 @@ class Browser:
         self._socket = socket
         self._number = 0
         self._session = ""
+        self._target = ""
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._events: dict[str, asyncio.Event] = {}
         self._listening = asyncio.create_task(self._listen())
@@ -53,9 +54,14 @@ class Browser:
         self.messages: list[str] = []
 
     async def open_page(self) -> Self:
-        """Makes the page and listens to it."""
-        target = await self.call("Target.createTarget", url="about:blank")
-        attached = await self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
+        """Makes a page, listens to it and forgets the one before."""
+        self._session, before = "", self._target
+        if before:
+            await self.call("Target.closeTarget", targetId=before)
+        self._target = (await self.call("Target.createTarget", url="about:blank"))["targetId"]
+        attached = await self.call("Target.attachToTarget", targetId=self._target, flatten=True)
+        self.requests.clear()
+        self.messages.clear()
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             await self.call(f"{domain}.enable")
@@ -77,8 +83,10 @@ class Browser:
         await self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500
         )
-        features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        scheme = "dark" if dark else "light"
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
         await self.call("Emulation.setEmulatedMedia", features=features)
+        await self.until(f"innerWidth == {width} && matchMedia('(prefers-color-scheme: {scheme})').matches")
 
     async def visit(self, url: str) -> None:
         """Opens an address and waits until it has loaded."""
@@ -121,6 +129,8 @@ class Browser:
                     answer.set_result(body["result"])
                 continue
             method, parameters = body["method"], body["params"]
+            if body.get("sessionId") != self._session:
+                continue  # of a page that is gone
             if method == "Network.requestWillBeSent":
                 self.requests.append(parameters["request"]["url"])
             elif method == "Runtime.exceptionThrown":

@@ -9,12 +9,13 @@ import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+import pytest_asyncio
 from server.running_coordinator import CoordinatorThread, claim, definition, running, save_part
 from support.waiting import eventually
 
@@ -78,11 +79,22 @@ def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinato
         yield thread
 
 
-@pytest.fixture
-async def chromium(tmp_path: Path) -> AsyncIterator[Browser]:
-    """A browser."""
-    async with browser(tmp_path) as opened:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def one_browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Browser]:
+    """A browser for the module."""
+    async with browser(tmp_path_factory.mktemp("chromium")) as opened:
         yield opened
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def chromium(one_browser: Browser) -> Browser:
+    """A page of it, for one test."""
+    return await one_browser.open_page()
+
+
+def in_browser(test: Callable[..., Any]) -> Callable[..., Any]:
+    """Marks a test that needs a browser: it runs on the loop that speaks with it."""
+    return pytest.mark.browser(pytest.mark.asyncio(loop_scope="module")(test))
 
 
 def url_of(coordinator: CoordinatorThread, path: str) -> str:
@@ -99,7 +111,7 @@ def get(url: str, method: str = "GET") -> tuple[int, str, dict[str, str]]:
         return error.code, error.read().decode(), dict(error.headers)
 
 
-@pytest.mark.browser
+@in_browser
 async def test_every_page_is_readable_on_a_phone_and_on_a_desk_in_light_and_dark(
     coordinator: CoordinatorThread, chromium: Browser
 ) -> None:
@@ -108,10 +120,10 @@ async def test_every_page_is_readable_on_a_phone_and_on_a_desk_in_light_and_dark
     await chromium.visit(url_of(coordinator, "/channels?collection=orders"))
     channel = await chromium.evaluate("document.querySelector('td a').getAttribute('href')")
     for path in (*PAGES, channel, "/channels/nobody"):
+        await chromium.visit(url_of(coordinator, path))
         for width in (400, 1280):
             for dark in (False, True):
                 await chromium.look(width=width, dark=dark)
-                await chromium.visit(url_of(coordinator, path))
                 overflow = await chromium.evaluate("document.documentElement.scrollWidth - window.innerWidth")
                 assert overflow <= 0, f"{path} is {overflow} px too wide at {width} px"
                 assert await _contrast(chromium) >= 4.5, f"{path}, dark={dark}"
@@ -152,7 +164,7 @@ async def _contrast(page: Browser) -> float:
     return float(await page.evaluate(script))
 
 
-@pytest.mark.browser
+@in_browser
 async def test_the_overview_says_at_a_glance_what_is_stuck_and_leads_there(
     coordinator: CoordinatorThread, chromium: Browser
 ) -> None:
@@ -167,7 +179,7 @@ async def test_the_overview_says_at_a_glance_what_is_stuck_and_leads_there(
     assert "NO_DATANODE" in await chromium.evaluate("document.body.innerText")
 
 
-@pytest.mark.browser
+@in_browser
 async def test_the_page_refreshes_itself_and_keeps_what_is_marked(
     coordinator: CoordinatorThread, chromium: Browser
 ) -> None:
@@ -185,7 +197,7 @@ async def test_the_page_refreshes_itself_and_keeps_what_is_marked(
     assert "does not answer" in await chromium.evaluate("document.getElementById('state').textContent")
 
 
-@pytest.mark.browser
+@in_browser
 async def test_what_callers_name_is_shown_and_never_run(coordinator: CoordinatorThread, chromium: Browser) -> None:
     """A name of a host or a property that is markup would run in the browser of the person on call."""
     for path in ("/datanodes", "/collections"):

@@ -189,7 +189,7 @@ def s3_server() -> Iterator[S3Server]:
     stopped = threading.Event()
     proxy = _Quiet(("127.0.0.1", 0), _handler(server, stopped))
     server.proxy_port = proxy.server_port
-    thread = threading.Thread(target=proxy.serve_forever, name="S3 proxy")
+    thread = threading.Thread(target=proxy.serve_forever, args=(0.02,), name="S3 proxy")
     thread.start()
     try:
         with mock.patch.dict(os.environ, {**ENVIRONMENT, "DATACOORD_S3_ENDPOINT": server.endpoint}):
