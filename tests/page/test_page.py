@@ -94,7 +94,8 @@ async def chromium(one_browser: Browser) -> Browser:
 
 def in_browser(test: Callable[..., Any]) -> Callable[..., Any]:
     """Marks a test that needs a browser: it runs on the loop that speaks with it."""
-    return pytest.mark.browser(pytest.mark.asyncio(loop_scope="module")(test))
+    marked: Callable[..., Any] = pytest.mark.browser(pytest.mark.asyncio(loop_scope="module")(test))
+    return marked
 
 
 def url_of(coordinator: CoordinatorThread, path: str) -> str:
