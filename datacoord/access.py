@@ -36,11 +36,13 @@ _HINTS = (
         "Socket closed",
         "does it run? It may speak TLS, or want a certificate of yours (DATACOORD_TLS_CA, DATACOORD_TLS_CLIENT_CERT)",
     ),
+    ("Connection refused", "nobody listens there: is it running, and is the port right?"),
+    ("address lookup failed", "no host of that name is known here: is the address right?"),
 )
 
 
-def encryption_hint(details: str) -> str:
-    """What to do about a connection that gRPC says failed with these details; empty = it does not look like encryption."""
+def connection_hint(details: str) -> str:
+    """What to do about a connection that gRPC says failed with these details; empty = they say nothing of use."""
     return next((hint for sign, hint in _HINTS if sign in details), "")
 
 

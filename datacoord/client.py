@@ -14,7 +14,7 @@ from typing import Any, Final, Self, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from datacoord.access import Access, encryption_hint
+from datacoord.access import Access, connection_hint
 from datacoord.credentials import Credentials
 from datacoord.errors import (
     BatchTooLargeError,
@@ -303,7 +303,7 @@ class CoordinatorClient:
                 asked_seconds = retry_delay_seconds(status)
                 wait_seconds = delay_seconds * random.uniform(0.5, 1.0) if asked_seconds is None else asked_seconds  # noqa: S311
                 too_late = time.monotonic() + wait_seconds >= deadline
-                hint = encryption_hint(error.details() or "") or hint
+                hint = connection_hint(error.details() or "") or hint
                 typed = error_of(error, self.address, last_answer, hint)
                 if too_late or not may_be_repeated(error):
                     raise typed from error

@@ -8,7 +8,7 @@ from typing import TypeVar
 import grpc
 import structlog
 
-from datacoord.access import encryption_hint
+from datacoord.access import connection_hint
 from datacoord.errors import (
     BatchTooLargeError,
     CoordinatorUnreachableError,
@@ -53,7 +53,7 @@ class CallFailedError(Exception):
         if is_too_large(failure):
             return cls(BatchTooLargeError(f"{method} is too large: {text}; split it", **facts), code, again, None)
         if again:
-            hint = encryption_hint(text) or "check that it runs there"
+            hint = connection_hint(text) or "check that it runs there"
             sentence = f"the coordinator at {target} did not answer {method} ({code.name}: {text}); {hint}"
             return cls(CoordinatorUnreachableError(sentence, **facts), code, again, None)
         return cls(InternalError(f"{method} was refused with {code.name}: {text}", **facts), code, again, None)
