@@ -20,7 +20,7 @@ def closed_port() -> str:
     [("", "nobody listens there"), ("no-such-host.invalid:13333", "no host of that name is known here")],
 )
 def test_a_coordinator_that_is_not_there_is_told_from_one_that_is_slow(address: str, says: str) -> None:
-    """ "Did not answer in time" sends people to look at a coordinator's load that does not run, or runs elsewhere."""
+    """The words "did not answer in time" send people to look at a coordinator's load that does not run, or runs elsewhere."""
     with (
         CoordinatorClient(address or closed_port(), timeout_seconds=1.0) as client,
         pytest.raises(CoordinatorUnreachableError, match=says),
