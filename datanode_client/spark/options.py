@@ -216,7 +216,7 @@ class SinkOptions(_Options):
     channel_count: int = _option("channelCount", 1, _number(1, CHANNEL_COUNT_MAX))
     storage: str = _option("storage", "")
     compression: str = _option("compression", "zstd", _one_of("zstd", "snappy", "lz4", "gzip", "brotli", "none"))
-    buffer_bytes: int = _option("bufferBytes", 64 * 1024 * 1024, _number(1024, 2**40))
+    buffer_bytes: int = _option("bufferBytes", 64 * 1024 * 1024, _number(1024, 2**30))
 
     def check(self) -> None:
         """As in the base class."""

@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datacoord.errors import ConfigInvalidError, InvalidFieldError, OutOfOrderError
+from datacoord.errors import ConfigInvalidError, InternalError, InvalidFieldError, OutOfOrderError
 from datacoord.limits import TIMESTAMP_MAX
 from datacoord.objectstore import ObjectStore
 from datacoord.paths import BinlogKind
 from datacoord.v1 import collection_pb2, common_pb2, data_coord_pb2
 from datanode_client.binlog.schemas import CollectionSchema
-from datanode_client.binlog.writer import BinlogWriter, Part, RangeRows
+from datanode_client.binlog.writer import BinlogWriter, Part, RangeRows, rows_of
 from datanode_client.flowgraph.fold import fold_last_operations
 from datanode_client.sources.base import OP_COLUMN, OP_DELETE, TIMESTAMP_COLUMN
 from datanode_client.spark.sink_plan import ChannelPlan, Landed, SinkPlan
@@ -125,6 +125,7 @@ class SinkTask:
         self._lanes: dict[tuple[int, int], _Lane] = {}
         self._writers: dict[int, BinlogWriter] = {}
         self._buffered_bytes = 0
+        self._given_rows = self._written_rows = 0
         self._report = TaskReport(identity.batch, plan.owner, plan.storage_root, plan.primary_key, plan.collection)
         self._only_channel = next(iter(plan.channels)) if len(plan.channels) == 1 else None
         keyed_batch = plan.primary_key and not plan.options.timestamp_column and not plan.options.ordinal_column
@@ -143,15 +144,29 @@ class SinkTask:
             OutOfOrderError: a row of a new batch is at or below the checkpoint of its channel.
             InvalidFieldError: a row is not what it must be.
             ObjectStoreError: an object could not be written. What was written stays: the garbage collector knows it.
+            InternalError: other rows were written than were taken; a task that failed registers nothing.
         """
         mapper: RowMapper | None = None
-        for morsel in _morsels(batches, min(_MORSEL_BYTES, self._plan.options.buffer_bytes)):
+        for morsel in _morsels(self._counted(batches), min(_MORSEL_BYTES, self._plan.options.buffer_bytes)):
             if mapper is None:
                 mapper = RowMapper(self._plan, morsel.schema)
             self._take(mapper.map(morsel))
         for lane in self._lanes.values():
             self._write(lane)
+        if self._given_rows != self._written_rows + self._report.skipped_rows:
+            raise InternalError(
+                f"task {self._partition} of batch {self._identity.batch.batch_id} was given {self._given_rows} rows, but wrote "
+                f"{self._written_rows} and left out {self._report.skipped_rows} that are landed; nothing of the batch is "
+                "registered. This is a bug of the sink: report it, with the schema of the frame",
+                given_rows=self._given_rows,
+                written_rows=self._written_rows,
+            )
         return self._report
+
+    def _counted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self._given_rows += batch.num_rows
+            yield batch
 
     def _take(self, rows: pa.RecordBatch) -> None:
         for index, partition_id, part in split_by_lane(rows, self._plan.default_partition_id):
@@ -229,11 +244,13 @@ class SinkTask:
         return number << bits
 
     def _write(self, lane: _Lane) -> None:
-        """Writes what a task has of a lane as one object per kind."""
-        if not lane.batches:
-            return
-        rows = pa.Table.from_batches(lane.batches).combine_chunks().to_batches()[0]
+        """Writes what a task has of a lane as one object per kind, or as several where Arrow cannot join the rows."""
+        batches = lane.batches
         lane.batches, self._buffered_bytes, lane.size_bytes = [], self._buffered_bytes - lane.size_bytes, 0
+        for rows in _joined(batches):
+            self._write_rows(lane, rows)
+
+    def _write_rows(self, lane: _Lane, rows: pa.RecordBatch) -> None:
         timestamps = self._timestamps(lane, rows)
         if not pc.all(pc.less_equal(timestamps.slice(0, len(timestamps) - 1), timestamps.slice(1))).as_py():
             # Stable: rows of one timestamp keep their order, which says which of two of a key is the last.
@@ -245,6 +262,8 @@ class SinkTask:
         written = RangeRows(lane.partition_id, start, last, {kind: [batch] for kind, batch in kinds.items()})
         self._writer(lane).write(written)
         lane.objects += 1
+        if all(rows_of(written.written, kind) == batch.num_rows for kind, batch in kinds.items()):
+            self._written_rows += rows.num_rows
         self._report.ranges.append(
             WrittenRange(
                 channel_name=lane.channel.name,
@@ -357,7 +376,11 @@ def _morsels(batches: Iterable[pa.RecordBatch], morsel_bytes: int) -> Iterator[p
             waiting.append(batch)
             size_bytes += batch.nbytes
         if size_bytes >= morsel_bytes:
-            yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
+            yield from _joined(waiting)
             waiting, size_bytes = [], 0
-    if waiting:
-        yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
+    yield from _joined(waiting)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The rows as one batch, or as several: Arrow cuts text and bytes where a column has more than 2 GiB of them."""
+    return pa.Table.from_batches(batches).combine_chunks().to_batches() if batches else []

@@ -28,6 +28,7 @@ def test_names_are_compared_as_spark_does() -> None:
         ({"force": "yes"}, "true or false"),
         ({"bufferBytes": "1"}, "from 1024"),
         ({"bufferBytes": "1e9"}, "from 1024"),
+        ({"bufferBytes": str(2**30 + 1)}, "to 1073741824"),
         ({"channelCount": "65537"}, "from 1 to 65536"),
         ({"operation": "insert"}, "one of append, upsert, delete"),
         ({"operation": "upsert", "operationColumn": "op"}, "drop operation"),
