@@ -19,6 +19,7 @@ from datanode_client.clock import Clock
 from datanode_client.sources.files import FilePlace, FilesReaderFactory, Make
 from datanode_client.sources.files_log import lost, unavailable
 from datanode_client.sources.files_rows import BadRowError, RowMaker
+from datanode_client.widening import misfit, widen
 
 PARQUET_SUFFIXES: Final = (".parquet",)
 
@@ -197,11 +198,11 @@ class ParquetCursor:
                 continue
             values = batch.column(index)
             try:
-                columns.append(values if values.type.equals(field.type) else values.cast(field.type))
+                columns.append(widen(values, field.type))
             except pa.ArrowException as error:
                 raise self._invalid(
                     f"a value of column {field.name!r} in the {batch.num_rows} rows from {self.offset + 1} on cannot become "
-                    f"{field.type}: {error}"
+                    f"{field.type}, but is {values.type}: {error}"
                 ) from error
         return pa.RecordBatch.from_arrays(columns, names=self._schema.names)
 
@@ -215,10 +216,8 @@ class ParquetCursor:
                     raise self._invalid(f"has no column {field.name!r}, which every row must have")
                 continue
             kind = found.field(field.name).type
-            try:
-                pa.array([], kind).cast(field.type)
-            except pa.ArrowException as error:
-                raise self._invalid(f"has column {field.name!r} as {kind}, which cannot become {field.type}") from error
+            if why := misfit(kind, field.type):
+                raise self._invalid(f"has column {field.name!r} as {kind}, which cannot become {field.type}: {why}")
 
     def _invalid(self, what: str) -> SourceInvalidError:
         return SourceInvalidError(

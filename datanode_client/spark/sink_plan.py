@@ -21,6 +21,7 @@ from datacoord.v1 import collection_pb2, common_pb2, data_coord_pb2
 from datanode_client.broker import Broker, Claim
 from datanode_client.client_config import BrokerConfig
 from datanode_client.spark.options import SinkOptions
+from datanode_client.widening import misfit
 
 CALLER = "sink"
 
@@ -199,10 +200,10 @@ def check_frame(plan: SinkPlan, frame: pa.Schema) -> None:
                     f"collection {options.collection!r} needs column {field.name!r} ({field.type}), and the frame has none",
                     column=field.name,
                 )
-        elif not _can_become(frame.field(index).type, field.type):
+        elif why := misfit(frame.field(index).type, field.type):
             raise InvalidFieldError(
                 f"column {field.name!r} of the frame is {frame.field(index).type}, which cannot become the {field.type} of "
-                f"collection {options.collection!r}; cast it",
+                f"collection {options.collection!r}: {why}; cast it in the frame, where you say what may be lost",
                 column=field.name,
             )
 
@@ -219,18 +220,6 @@ def columns_by_name(frame: pa.Schema) -> dict[str, int]:
             raise InvalidFieldError(f"column {name!r} stands twice in the frame; rename one", column=name)
         found[name.lower()] = index
     return found
-
-
-def _can_become(source: pa.DataType, target: pa.DataType) -> bool:
-    if source.equals(target):
-        return True
-    if pa.types.is_timestamp(source) and pa.types.is_timestamp(target) and (source.tz is None) != (target.tz is None):
-        return False  # a point in time and a reading of a clock: only the user knows which clock
-    try:
-        pa.array([], source).cast(target)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return False
-    return True
 
 
 def _find_or_create(client: CoordinatorClient, options: SinkOptions, frame: pa.Schema) -> collection_pb2.CollectionInfo:

@@ -19,6 +19,7 @@ from datanode_client.sources.base import (
 )
 from datanode_client.spark.options import OPERATIONS
 from datanode_client.spark.sink_plan import SinkPlan, columns_by_name
+from datanode_client.widening import widen
 
 CHANNEL_COLUMN: Final = "_channel"
 """Index of the channel, beside the system's columns of `sources.base`; never stored."""
@@ -79,13 +80,13 @@ class RowMapper:
         if index is None:
             return pa.nulls(rows.num_rows, field.type)
         values = rows.column(index)
-        if values.type.equals(field.type):
-            return values
         try:
-            return values.cast(field.type)
-        except pa.ArrowInvalid as error:
+            return widen(values, field.type)
+        except pa.ArrowException as error:
             raise InvalidFieldError(
-                f"a value of column {field.name!r} cannot become {field.type}: {error}", column=field.name
+                f"a value of column {field.name!r}, which is {values.type}, cannot become the {field.type} of collection "
+                f"{self._options.collection!r}: {error}. Correct it in the frame, or leave the row out",
+                column=field.name,
             ) from error
 
     def _integers(self, rows: pa.RecordBatch, name: str, minimum: int, maximum: int) -> pa.Array:

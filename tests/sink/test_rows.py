@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +11,14 @@ from server.running_coordinator import CoordinatorThread
 
 import datacoord
 from datacoord.client import CoordinatorClient
-from datacoord.errors import ConfigInvalidError, InvalidFieldError, OutOfOrderError, PartitionNotFoundError
+from datacoord.errors import (
+    ConfigInvalidError,
+    InternalError,
+    InvalidFieldError,
+    OutOfOrderError,
+    PartitionNotFoundError,
+)
+from datanode_client.spark import sink_task
 from datanode_client.spark.sink_task import SinkTask
 from sink.rig import KEYED, ORDERED, Query, Row, insert_timestamps, landed, positions, split, table
 
@@ -98,7 +106,8 @@ def test_an_ordinal_alone_orders_the_rows_of_a_batch(
         ({"op": pa.array([None], pa.string())}, InvalidFieldError, "'op' is None"),
         ({"op": [1]}, InvalidFieldError, "'op' is int64, but must be text"),
         ({"key": [None]}, InvalidFieldError, "key column 'key' is null"),
-        ({"key": ["x"]}, InvalidFieldError, "a value of column 'key' cannot become int64"),
+        ({"key": ["x"]}, InvalidFieldError, "column 'key' of the frame is string, which cannot become the int64"),
+        ({"key": [1.0]}, InvalidFieldError, "column 'key' of the frame is double, which cannot become the int64"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_column(
@@ -137,7 +146,7 @@ def test_columns_are_found_and_cast_as_spark_would(coordinator: CoordinatorThrea
     query.frame(0, pa.table({"KEY": pa.array([7], pa.int8()), "shard": [1], "Value": ["a"], "op": ["x"], "ts": [4]}))
     assert landed(query.address, query.collection) == Counter({(7, "a"): 1})
 
-    with pytest.raises(InvalidFieldError, match="'shard' cannot become int32"):
+    with pytest.raises(InvalidFieldError, match="'shard', which is int64, cannot become the int32 of collection"):
         query.frame(1, pa.table({"key": [1], "shard": [2**40], "value": ["b"], "op": ["x"], "ts": [5]}))
 
 
@@ -213,6 +222,45 @@ def test_memory_is_bounded_by_the_buffer(
     assert 10000 < most <= 20000
     assert len(report.ranges) > 10
     assert sum(landed(query.address, query.collection).values()) == len(rows)
+
+
+@pytest.mark.parametrize("options", [{}, {"primaryKey": "key"}])
+def test_rows_that_arrow_does_not_join_are_all_written(
+    coordinator: CoordinatorThread,
+    new_name: Callable[[], str],
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, str],
+) -> None:
+    """It cuts text and bytes above 2 GiB into several batches: all but the first would be lost without a word."""
+    join = sink_task._joined
+    monkeypatch.setattr(
+        sink_task, "_joined", lambda batches: [part for whole in join(batches) for part in _thirds(whole)]
+    )
+    query = Query(coordinator.address, new_name(), **options)
+    frame = pa.table({"key": list(range(100)), "value": [f"v{key}" for key in range(100)]})
+    (report,) = query.frame(0, frame)
+
+    assert len(report.ranges) == 3
+    assert landed(query.address, query.collection) == Counter((key, f"v{key}") for key in range(100))
+
+
+def _thirds(rows: pa.RecordBatch) -> list[pa.RecordBatch]:
+    bounds = [rows.num_rows * third // 3 for third in range(4)]
+    parts = [rows.slice(start, end - start) for start, end in pairwise(bounds)]
+    return [part for part in parts if part.num_rows]
+
+
+def test_a_task_that_wrote_other_rows_than_it_was_given_fails(
+    coordinator: CoordinatorThread, new_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the reason: what is registered is what readers see, and Spark has no rows to compare it with."""
+    join = sink_task._joined
+    monkeypatch.setattr(sink_task, "_joined", lambda batches: [whole.slice(1) for whole in join(batches)])
+    query = Query(coordinator.address, new_name())
+    with pytest.raises(InternalError, match=r"was given 10 rows, but wrote \d and left out 0"):
+        query.frame(0, pa.table({"key": list(range(10)), "value": ["v"] * 10}))
+
+    assert landed(query.address, query.collection) == Counter()
 
 
 def test_a_write_without_an_order_comes_after_all_there_is(

@@ -140,6 +140,31 @@ async def test_a_file_that_does_not_fit_is_named(tmp_path: Path, columns: dict[s
     assert what in error.value.message
 
 
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        (pa.array([0.1, 1e300]), pa.float32()),
+        (pa.array([0.5, 2.0]), pa.bool_()),
+        (pa.array([10**15] * 2, pa.timestamp("us")), pa.date32()),
+        (pa.array([10**15] * 2, pa.timestamp("us")), pa.timestamp("us", "UTC")),
+        (pa.array([{"a": 1, "b": 2}] * 2), pa.struct([("a", pa.int64())])),
+    ],
+    ids=str,
+)
+async def test_what_a_cast_would_lose_is_refused(tmp_path: Path, values: pa.Array, wanted: pa.DataType) -> None:
+    """Arrow casts all of these without a word: to infinity, to true, to another hour, to a part."""
+    write_files(tmp_path, 1)
+    pq.write_table(pa.table({"id": [1, 2], "value": values}), tmp_path / "part-1.parquet")
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field("value", wanted)])
+    with pytest.raises(
+        SourceInvalidError, match=r"^part-1\.parquet has column 'value' as .*, which cannot become"
+    ) as error:
+        await read_all(bounded(tmp_path), channel(schema=schema))
+    assert str(wanted) in error.value.message
+    assert str(values.type) in error.value.message
+    assert "correct the file, or the collection" in error.value.message
+
+
 async def test_a_last_file_without_a_footer_is_waited_for_and_one_with_files_behind_it_is_broken(
     tmp_path: Path,
 ) -> None:
