@@ -297,7 +297,8 @@ class ReadOptions(_Options):
 def stream_owner(options: Mapping[str, str]) -> str:
     """Name under which a stream claims its channels.
 
-    The checkpoint location is what Spark knows a query by over restarts, so two queries never share a name by accident.
+    The checkpoint location is what Spark knows a query by over restarts: its id lies there, which R6 names it by and which is not
+    known where a batch is planned. The query's name may change, and counts only where Spark makes the location of it.
 
     Args:
         options: as Spark hands them over.
@@ -306,7 +307,8 @@ def stream_owner(options: Mapping[str, str]) -> str:
         ConfigInvalidError: nothing names the query.
     """
     lowered = {key.lower(): value for key, value in options.items()}
-    owner, location, name = (lowered.get(key, "") for key in ("owner", "checkpointlocation", "queryname"))
+    owner, name = lowered.get("owner", ""), lowered.get("queryname", "")
+    location = lowered.get("checkpointlocation", "").rstrip("/")
     if owner:
         return owner
     if not location and not name:
@@ -314,7 +316,7 @@ def stream_owner(options: Mapping[str, str]) -> str:
             'nothing names this query over restarts; give it option("checkpointLocation", …), queryName(…) or option("owner", …)',
             setting="owner",
         )
-    shown = re.sub(r"[^A-Za-z0-9_.-]", "_", name or location.rstrip("/").rpartition("/")[2])[:64] or "query"
+    shown = re.sub(r"[^A-Za-z0-9_.-]", "_", location.rpartition("/")[2] or name)[:64]
     if not location:
         return f"spark/{shown}"
     return f"spark/{shown}/{hashlib.sha256(location.encode()).hexdigest()[:12]}"

@@ -199,6 +199,21 @@ def test_a_query_that_was_fenced_does_not_take_its_channels_back(query: Query) -
     assert landed(query.address, query.collection) == values(FIRST, SECOND)
 
 
+def test_a_query_whose_owner_is_called_otherwise_after_an_upgrade_doubles_nothing(query: Query) -> None:
+    """What is landed is known by the query's id, which lies in its checkpoint; the name only says who may write."""
+    query.run(0, FIRST)
+    zombie_reports = query.tasks(query.plan(), 1, [table(SECOND)])
+    keep = {**ORDERED, "operationColumn": "op"}
+    upgraded = Query(query.address, query.collection, query_id=query.query_id, owner="renamed", force="true", **keep)
+    upgraded.run(0, FIRST)
+    upgraded.run(1, SECOND)
+
+    with pytest.raises(FencedError):
+        query.commit(zombie_reports)
+
+    assert landed(query.address, query.collection) == values(FIRST, SECOND)
+
+
 def test_two_queries_that_share_a_name_do_not_take_each_others_rows_for_their_own(
     coordinator: CoordinatorThread, new_name: Callable[[], str]
 ) -> None:

@@ -79,13 +79,28 @@ def test_an_option_of_the_sink_is_none_of_the_reader() -> None:
         ({"owner": "me", "checkpointLocation": "/data/a"}, "me"),
         ({"queryName": "orders of today"}, "spark/orders_of_today"),
         ({"checkpointLocation": "s3a://b/checkpoints/orders/"}, "spark/orders/"),
-        ({"checkpointLocation": "/data/a", "queryName": "orders"}, "spark/orders/"),
+        ({"checkpointLocation": "/data/a", "queryName": "orders"}, "spark/a/"),
     ],
 )
 def test_a_stream_is_named_by_what_spark_knows_it_by_over_restarts(options: dict[str, str], expected: str) -> None:
     """Another name after a restart would be another owner, which has to wait for the lease of the first one."""
     assert stream_owner(options).startswith(expected)
     assert stream_owner(options) == stream_owner({key.lower(): value for key, value in options.items()})
+
+
+def test_a_query_that_was_renamed_is_the_same_owner() -> None:
+    """It goes on behind its own checkpoint, and would be refused until the lease of its former name is over."""
+    location = {"checkpointLocation": "s3a://b/checkpoints/orders"}
+    names = {
+        stream_owner(given)
+        for given in (
+            location,
+            {**location, "queryName": "before"},
+            {**location, "queryName": "after"},
+            {"checkpointLocation": "s3a://b/checkpoints/orders/"},
+        )
+    }
+    assert len(names) == 1
 
 
 def test_two_checkpoint_directories_are_two_owners() -> None:

@@ -287,6 +287,28 @@ def test_a_write_without_an_order_comes_after_all_there_is(
     assert newest == [2 << 30] * 2
 
 
+def test_a_write_that_is_repeated_is_known_by_its_number_only(
+    coordinator: CoordinatorThread, new_name: Callable[[], str]
+) -> None:
+    """A notebook's cell that runs twice lands its rows twice, as the page says, unless it has an owner and a number."""
+    from datanode_client.spark.sink_commit import commit_batch, release_channels
+    from datanode_client.spark.sink_plan import Landed, make_plan
+    from datanode_client.spark.sink_task import BatchIdentity
+
+    frame = pa.table({"key": [1, 2], "value": ["a", "b"]})
+    daily = Query(coordinator.address, new_name(), query_id="daily", owner="daily")
+    plain = Query(coordinator.address, new_name())
+    for _ in range(2):
+        daily.frame(20261122, frame)
+        plan = make_plan(plain.options, "", frame.schema)
+        identity = BatchIdentity(Landed(plan.run_id, 0), numbered=False)
+        commit_batch(plain.options, [SinkTask(plan, identity, 0).write(frame.to_batches())])
+        release_channels(plain.options, {plan.channels[0].name: plan.channels[0].epoch})
+
+    assert landed(daily.address, daily.collection) == Counter({(1, "a"): 1, (2, "b"): 1})
+    assert landed(plain.address, plain.collection) == Counter({(1, "a"): 2, (2, "b"): 2})
+
+
 def test_too_many_tasks_to_be_told_apart_are_refused(
     coordinator: CoordinatorThread, new_name: Callable[[], str]
 ) -> None:
