@@ -263,7 +263,12 @@ def _add(report: Report, target: Target) -> None:
     }
     report.bars.append(Bar(f"{target.name}, goodput to peak", goodput.median, 0.9, 1.0))
     if not delays_ms:
-        report.remarks.append(f"{target.name} refused nothing: its queue was never full, and this run says nothing.")
+        why = (
+            "they waited in front of its queue, not in it"
+            if given_up
+            else "it was not overloaded, and this run says nothing"
+        )
+        report.remarks.append(f"{target.name} refused no call: {why}.")
 
 
 if __name__ == "__main__":
