@@ -58,6 +58,7 @@ class Reason(StrEnum):
     OBJECT_STORE_FAILED = "OBJECT_STORE_FAILED"
     COORDINATOR_UNREACHABLE = "COORDINATOR_UNREACHABLE"
     JAVA_NOT_FOUND = "JAVA_NOT_FOUND"
+    SPARK_STOPPED = "SPARK_STOPPED"
 
 
 CODES: Mapping[Reason, grpc.StatusCode] = {
@@ -342,6 +343,12 @@ class JavaNotFoundError(DatacoordError):
     """Spark needs Java 17 or newer, and none was found."""
 
     reason = Reason.JAVA_NOT_FOUND
+
+
+class SparkStoppedError(DatacoordError):
+    """Spark was stopped, or has died, under a job: start a session, and the job in it again."""
+
+    reason = Reason.SPARK_STOPPED
 
 
 def _subclasses(kind: type[DatacoordError]) -> list[type[DatacoordError]]:

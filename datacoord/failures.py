@@ -10,6 +10,8 @@ from typing import Any, Final
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 
+from datacoord.errors import DatacoordError, Reason
+
 STATUS_DETAILS_KEY: Final = "grpc-status-details-bin"
 """Metadata key under which a `google.rpc.Status` travels."""
 
@@ -21,6 +23,16 @@ _AGAIN: Final = frozenset(
         grpc.StatusCode.RESOURCE_EXHAUSTED,
         # A server that shuts down cancels what it has not answered; our own cancellations never come as a status.
         grpc.StatusCode.CANCELLED,
+    }
+)
+
+_PASSING: Final = frozenset(
+    {
+        Reason.COORDINATOR_UNREACHABLE,
+        Reason.OVERLOADED,
+        Reason.DEADLINE_EXPIRED,
+        Reason.STORE_UNAVAILABLE,
+        Reason.COMMIT_OUTCOME_UNKNOWN,
     }
 )
 
@@ -55,3 +67,11 @@ def may_be_repeated(failure: grpc.RpcError) -> bool:
         return not is_too_large(failure)
     # A connection that breaks in mid-answer shows as INTERNAL without details, which no answer of the coordinator has.
     return failure.code() is grpc.StatusCode.INTERNAL and status_of(failure) is None
+
+
+def passes_by_itself(error: DatacoordError) -> bool:
+    """Whether what a call was refused with can be over by itself, for those who ask again and again.
+
+    Not for them: a collection that is gone, a token that does not count any more, a bug.
+    """
+    return error.reason in _PASSING

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from datacoord.cli.connection import address_options
+from datacoord.cli.land_progress import LandProgress
 from datacoord.credentials import PLAINTEXT_VARIABLE, VARIABLES
 
 if TYPE_CHECKING:
@@ -309,22 +309,25 @@ def _stop_on_signals() -> threading.Event:
 
 
 def _watch(job: "DataNodeJob", told: threading.Event, out: Console) -> bool:
-    """Shows how far the job is until it is finished (True) or told to stop (False)."""
-    from datacoord.errors import DatacoordError
+    """Shows how far the job is until it is finished (True) or told to stop (False).
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TextColumn("{task.fields[detail]}"), console=out) as bar:
-        task = bar.add_task("channels landed", total=None, detail="")
+    Raises:
+        DatacoordError: it will not finish: Spark or a collection is gone, or the coordinator refuses the job.
+    """
+    from datacoord.errors import DatacoordError
+    from datacoord.failures import passes_by_itself
+
+    with LandProgress(out) as display:
         while not told.wait(POLL_SECONDS):
             job.check()
             try:
                 progress = job.progress()
-            except DatacoordError as error:  # it may come back: the datanodes wait for it too
-                bar.update(task, detail=f"coordinator: {error.message}")
+            except DatacoordError as error:
+                if not passes_by_itself(error):
+                    raise
+                display.show_away(error)  # it may come back: the datanodes wait for it too
                 continue
-            rows = sum(int(node.metrics.get("datanode_consumed_rows_total", 0)) for node in progress.datanodes)
-            detail = f"{rows:,} rows read by {len(progress.datanodes)} datanodes"
-            bar.update(task, total=progress.channels, completed=progress.finished_channels, detail=detail)
+            display.show(progress)
             if progress.finished:
                 return True
     return False

@@ -14,18 +14,20 @@ from types import TracebackType
 from typing import Self
 
 import structlog
+from py4j.protocol import Py4JError
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
-from datacoord.errors import ConfigInvalidError, DatacoordError
+from datacoord.errors import ConfigInvalidError, DatacoordError, SparkStoppedError
+from datacoord.failures import passes_by_itself
 from datacoord.limits import SLOT_MAX
-from datacoord.v1 import admin_pb2
 from datanode_client.calls import Backoff
 from datanode_client.client_config import BrokerConfig, RetryConfig, SessionConfig
 from datanode_client.config import DataNodeConfig
 from datanode_client.session import SessionEnd
 from datanode_client.sources.base import ReaderFactory
 from datanode_client.spark.job_client import JobClient
+from datanode_client.spark.job_progress import JobProgress, ProgressObserver
 from datanode_client.spark.task import RESULT_DDL, SlotSpec, read_result, slot_function
 
 _log = structlog.get_logger(__name__)
@@ -43,38 +45,24 @@ class JobConfig:
         resubmit: waiting before a slot that ended is submitted again.
         resubmit_reset_seconds: a slot that ran for so long has recovered: its next end waits the initial delay again.
         log_level: least severe log line of the datanodes, on their standard error (debug, info, warning, error).
+        description_interval_seconds: how often at most Spark is told how far the job is, where that has changed; 0 = never.
     """
 
     resubmit: RetryConfig = field(default_factory=lambda: RetryConfig(0.1, 30.0))
     resubmit_reset_seconds: float = 10.0
     log_level: str = "warning"
+    description_interval_seconds: float = 30.0
 
     def __post_init__(self) -> None:
+        if self.description_interval_seconds < 0:
+            raise ConfigInvalidError(
+                f"description_interval_seconds is {self.description_interval_seconds}, but must not be negative",
+                setting="description_interval_seconds",
+            )
         if self.log_level not in {"debug", "info", "warning", "error"}:
             raise ConfigInvalidError(
                 f"log_level is {self.log_level!r}, but must be debug, info, warning or error", setting="log_level"
             )
-
-
-@dataclass(frozen=True, slots=True)
-class JobProgress:
-    """One look at a job, through the coordinator.
-
-    Attributes:
-        channels: the channels of its collections.
-        finished_channels: how many of them have nothing more to land: the source has ended, every row is registered, and the
-            checkpoint has passed it.
-        datanodes: its living sessions.
-    """
-
-    channels: int
-    finished_channels: int
-    datanodes: tuple[admin_pb2.DataNodeInfo, ...]
-
-    @property
-    def finished(self) -> bool:
-        """Every channel is finished."""
-        return self.finished_channels == self.channels
 
 
 class DataNodeJobListener:
@@ -93,7 +81,7 @@ class DataNodeJob:
     Args:
         spark: the session; it needs a free task slot for each datanode, and more for queries beside them.
         reader_factory: makes readers of channels; shipped to executors by cloudpickle.
-        collections: names of the collections to land; they exist already.
+        collections: names of the collections to land, at least one; they exist already.
         coordinator: address of the coordinator as executors reach it, host:port.
         datanodes: how many datanodes.
         job_name: [A-Za-z0-9_.-]; two jobs of one name take each other's slots.
@@ -123,6 +111,8 @@ class DataNodeJob:
             raise ConfigInvalidError(
                 f"datanodes is {datanodes}, but must be 1 to {SLOT_MAX + 1}", setting="datanodes", value=datanodes
             )
+        if not collections:
+            raise ConfigInvalidError("collections is empty: name at least one to land", setting="collections")
         self._spark = spark
         self._collections = tuple(collections)
         self._job_name = job_name
@@ -147,7 +137,8 @@ class DataNodeJob:
         ]
         self._threads: list[threading.Thread] = []
         self._stopping = threading.Event()
-        self._refusal: DatacoordError | None = None
+        self._failure: DatacoordError | None = None
+        self._observer = ProgressObserver(job_name, self._collections)
 
     def __enter__(self) -> Self:
         self.start()
@@ -163,12 +154,15 @@ class DataNodeJob:
         if self._threads:
             return
         self._stopping.clear()
+        self._failure = None
         self._threads = [
-            InheritableThread(target=self._run_slot, args=(spec,), daemon=True, name=self._group(spec.slot))
+            InheritableThread(target=self._run_slot, args=(spec,), daemon=True, name=self._group(str(spec.slot)))
             for spec in self._specs
         ]
         for thread in self._threads:
             thread.start()
+        if self._job_config.description_interval_seconds:
+            InheritableThread(target=self._describe, daemon=True, name=self._group("progress")).start()
 
     def stop(self, timeout_seconds: float = 60.0) -> None:
         """Asks every datanode, through the coordinator, to drain and hand back its channels, and waits for their tasks to end.
@@ -180,12 +174,16 @@ class DataNodeJob:
         deadline = time.monotonic() + timeout_seconds
         while self._alive() and time.monotonic() < deadline:
             # Asked again and again: a slot may have registered since, and a coordinator may have been away.
-            with contextlib.suppress(DatacoordError):
+            try:
                 self._client.ask_to_stop(self._job_name)
+            except DatacoordError as error:
+                if not passes_by_itself(error):  # it will not be told to stop, however often it is tried
+                    break
             self._join(min(time.monotonic() + _POLL_SECONDS, deadline))
-        for spec in self._specs if self._alive() else ():
-            _log.warning("slot_cancelled", job=self._job_name, slot=spec.slot)
-            self._spark.sparkContext.cancelJobGroup(self._group(spec.slot))
+        if self._alive() and not spark_is_stopped(self._spark):
+            for spec in self._specs:
+                _log.warning("slot_cancelled", job=self._job_name, slot=spec.slot)
+                self._spark.sparkContext.cancelJobGroup(self._group(str(spec.slot)))
         self._join(time.monotonic() + _CANCEL_SECONDS_MAX)
         self._threads = []
         self._client.close()
@@ -196,23 +194,26 @@ class DataNodeJob:
         Raises:
             DatacoordError: the coordinator does not answer, or does not know a collection.
         """
-        channels = [channel for name in self._collections for channel in self._client.list_channels(name)]
-        finished = sum(1 for channel in channels if _finished(channel))
-        return JobProgress(len(channels), finished, tuple(self._client.list_datanodes(self._job_name)))
+        return self._observer.look(self._client)
 
     def check(self) -> None:
         """Looks whether the job can still do its work.
 
         Raises:
+            SparkStoppedError: Spark was stopped under it, or its JVM does not answer.
             DatacoordError: the coordinator refused to register the job's datanodes.
         """
-        if self._refusal is not None:
-            raise self._refusal
+        if self._threads and not self._stopping.is_set():
+            self._notice_spark()
+        if self._failure is not None:
+            raise self._failure
 
     def await_finished(
         self, timeout_seconds: float | None = None, on_progress: Callable[[JobProgress], None] | None = None
     ) -> None:
         """Waits until every channel is finished (bounded sources only). The datanodes go on running; `stop` ends them.
+
+        A coordinator that is away for a while is waited for, as the datanodes wait for it.
 
         Args:
             timeout_seconds: None = wait for ever.
@@ -220,14 +221,14 @@ class DataNodeJob:
 
         Raises:
             TimeoutError: not finished in time.
-            DatacoordError: the coordinator refused to register the job's datanodes.
+            SparkStoppedError: Spark was stopped under it, or its JVM does not answer.
+            DatacoordError: it will not finish: the coordinator refused its datanodes or the question, a collection is gone.
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:
             self.check()
-            # A coordinator that is away for a while is no news: the datanodes wait for it too.
-            with contextlib.suppress(DatacoordError):
-                progress = self.progress()
+            progress = self._progress_if_answered()
+            if progress is not None:
                 if on_progress is not None:
                     on_progress(progress)
                 if progress.finished:
@@ -236,33 +237,60 @@ class DataNodeJob:
                 raise TimeoutError(f"job {self._job_name!r} has not finished within {timeout_seconds} s")
             time.sleep(_POLL_SECONDS)
 
+    def _progress_if_answered(self) -> JobProgress | None:
+        """How far the job is; None = nobody answers now.
+
+        Raises:
+            DatacoordError: nothing but an answer of another kind would change it.
+        """
+        try:
+            return self.progress()
+        except DatacoordError as error:
+            if not passes_by_itself(error):
+                raise
+            return None
+
+    def _notice_spark(self) -> None:
+        if self._failure is None and spark_is_stopped(self._spark):
+            _log.error("spark_stopped", job=self._job_name)
+            self._failure = SparkStoppedError(
+                f"Spark was stopped, or has died, under job {self._job_name!r}: start a session, and the job in it again; "
+                "it goes on where its checkpoints are",
+                job=self._job_name,
+            )
+
     def _run_slot(self, spec: SlotSpec) -> None:
         backoff = Backoff(self._job_config.resubmit)
         attempt = 0
-        while not self._stopping.is_set() and self._refusal is None:
+        while not self._stopping.is_set() and self._failure is None:
             attempt += 1
             started = time.monotonic()
-            self._listener.slot_submitted(spec.slot, attempt)
+            self._tell(self._listener.slot_submitted, spec.slot, attempt)
             error: Exception | None = None
             try:
                 end = self._submit(spec)
                 _log.info("slot_ended", job=self._job_name, slot=spec.slot, attempt=attempt, end=end.value)
             except DatacoordError as refusal:
                 _log.error("slot_refused", job=self._job_name, slot=spec.slot, message=refusal.message)
-                self._refusal = error = refusal
+                self._failure = error = refusal
             except Exception as failure:  # noqa: BLE001  # whatever Spark says, the slot must come back
                 error = failure
-                if self._spark.sparkContext._jsc is None:  # the session was stopped under the job: nothing to submit to
-                    _log.error("spark_stopped", job=self._job_name, slot=spec.slot)
-                    self._stopping.set()
-                elif not self._stopping.is_set():
+                if not self._stopping.is_set():
+                    self._notice_spark()
                     _log.warning(
                         "slot_failed", job=self._job_name, slot=spec.slot, attempt=attempt, error=repr(failure)
                     )
-            self._listener.slot_ended(spec.slot, attempt, error)
+            self._tell(self._listener.slot_ended, spec.slot, attempt, error)
             if time.monotonic() - started > self._job_config.resubmit_reset_seconds:
                 backoff.reset()
             self._stopping.wait(backoff.next_delay_seconds())
+
+    def _tell(self, call: Callable[..., None], *arguments: object) -> None:
+        """A listener that fails must not end the slot that it hears of."""
+        try:
+            call(*arguments)
+        except Exception as failure:  # noqa: BLE001  # it is the user's code
+            _log.error("listener_failed", job=self._job_name, error=repr(failure))
 
     def _submit(self, spec: SlotSpec) -> SessionEnd:
         """Runs one Spark job for a slot and waits for its end.
@@ -272,13 +300,31 @@ class DataNodeJob:
             Exception: Spark gave the job up.
         """
         description = f"datanode {spec.slot} of job {self._job_name}"
-        self._spark.sparkContext.setJobGroup(self._group(spec.slot), description, interruptOnCancel=True)
+        self._spark.sparkContext.setJobGroup(self._group(str(spec.slot)), description, interruptOnCancel=True)
         seed = self._spark.range(0, 1, 1, numPartitions=1)
         row = seed.mapInArrow(slot_function(spec), RESULT_DDL).collect()[0]
         return read_result(row["end"], row["reason"], row["message"])
 
-    def _group(self, slot: int) -> str:
-        return f"datacoord-{self._job_name}-{slot}"
+    def _describe(self) -> None:
+        """Tells Spark how far the job is.
+
+        Spark shows of a job what was said when it was submitted, and the jobs of the slots are as old as their datanodes. So a
+        job of no tasks says it: it takes no slot, and is over at once.
+        """
+        context = self._spark.sparkContext
+        said = ""
+        while not self._stopping.is_set() and self._failure is None:
+            # Whatever is wrong, the slots have noticed it, or whoever waits for the job will.
+            with contextlib.suppress(DatacoordError, Py4JError, OSError, AttributeError):
+                description = f"datacoord landing {', '.join(self._collections)}: {self.progress()}"
+                if description != said:
+                    context.setJobGroup(self._group("progress"), description)
+                    context._jsc.emptyRDD().count()
+                    said = description
+            self._stopping.wait(self._job_config.description_interval_seconds)
+
+    def _group(self, part: str) -> str:
+        return f"datacoord-{self._job_name}-{part}"
 
     def _alive(self) -> bool:
         return any(thread.is_alive() for thread in self._threads)
@@ -288,10 +334,12 @@ class DataNodeJob:
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _finished(channel: admin_pb2.ChannelInfo) -> bool:
-    """A report of another epoch may be of another run of a source that has grown since; a checkpoint behind hides rows."""
-    return (
-        channel.report.finished
-        and channel.report.epoch == channel.epoch
-        and channel.checkpoint.timestamp >= channel.report.timestamp
-    )
+def spark_is_stopped(spark: SparkSession) -> bool:
+    """Whether a session was stopped, from Python or on its own side, or its JVM is gone."""
+    java_context = spark.sparkContext._jsc
+    if java_context is None:
+        return True
+    try:
+        return bool(java_context.sc().isStopped())
+    except (Py4JError, OSError):
+        return True

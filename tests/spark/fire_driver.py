@@ -1,5 +1,7 @@
 """A driver of its own for the fire: the datanode job on two executors of a local cluster; says `landed` when all has.
 
+It says `fell` when what it shows of its progress has fallen.
+
 python fire_driver.py ADDRESS DIRECTORY SEED ROWS CHANNELS
 """
 
@@ -13,7 +15,7 @@ from server.running_coordinator import ROOT
 from datanode_client.client_config import BrokerConfig, RetryConfig, SessionConfig
 from datanode_client.config import DataNodeConfig
 from datanode_client.sources.generator import GeneratorReaderFactory
-from datanode_client.spark import DataNodeJob, JobConfig, cluster_session
+from datanode_client.spark import DataNodeJob, JobConfig, JobProgress, cluster_session
 
 EXECUTORS = 2
 CORES = 2
@@ -33,7 +35,10 @@ CONFIG = {
     "spark.deploy.maxExecutorRetries": "-1",
 }
 
+MEMORY_LIMIT_BYTES = 4 * 1024 * 1024
+
 SMALL_BUFFERS = DataNodeConfig(
+    memory_limit_bytes=MEMORY_LIMIT_BYTES,
     insert_buf_size_bytes=16_000,
     delete_buf_bytes=16_000,
     sync_period_seconds=1.0,
@@ -79,8 +84,16 @@ def main(address: str, directory: str, seed: str, rows: str, channels: str) -> N
         session_config=SessionConfig(restart=RetryConfig(0.05, 1.0)),
         job_config=JobConfig(resubmit=RetryConfig(0.1, 1.0)),
     )
+    before = JobProgress(0, 0, ())
+
+    def look(now: JobProgress) -> None:
+        nonlocal before
+        if now.rows < before.rows or now.read < before.read:
+            print("fell", before.rows, now.rows, before.read, now.read, flush=True)
+        before = now
+
     with job:
-        job.await_finished()
+        job.await_finished(on_progress=look)
     print("landed", flush=True)
     spark.stop()
 

@@ -3,18 +3,30 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from broker.contract_server import Fault
 from pyspark.sql import SparkSession
+from server.running_coordinator import ROOT
+from support.waiting import WAIT_SECONDS_MAX, eventually
 
-from datacoord.errors import CollectionNotFoundError, ConfigInvalidError
+from datacoord.errors import (
+    CollectionNotFoundError,
+    ConfigInvalidError,
+    DatacoordError,
+    StoreUnavailableError,
+    UnauthenticatedError,
+)
+from datacoord.v1 import data_coord_pb2
 from datanode_client.client_config import BrokerConfig, RetryConfig, SessionConfig
-from datanode_client.spark import DataNodeJob, DataNodeJobListener
+from datanode_client.spark import DataNodeJob, DataNodeJobListener, JobConfig
 from spark.conftest import ServerThread
 
 pytestmark = pytest.mark.spark
@@ -54,6 +66,7 @@ def job(spark: SparkSession, coordinator: ServerThread, listener: DataNodeJobLis
     settings: dict[str, Any] = {
         "broker_config": BrokerConfig(target, retry=RetryConfig(0.02, 0.2)),
         "session_config": SessionConfig(farewell_seconds=1.0, stop_timeout_seconds=5.0),
+        "job_config": JobConfig(description_interval_seconds=0),
     } | changes
     return DataNodeJob(spark, no_reader, collections=["t"], coordinator=target, listener=listener, **settings)
 
@@ -142,7 +155,104 @@ def test_waiting_has_an_end(spark: SparkSession, coordinator: ServerThread) -> N
     assert set(seen) == {2}
 
 
-def test_a_job_without_datanodes_is_refused(spark: SparkSession) -> None:
-    """It would wait for ever, silently."""
-    with pytest.raises(ConfigInvalidError, match="datanodes is 0"):
-        DataNodeJob(spark, lambda context: None, collections=["t"], coordinator="127.0.0.1:1", datanodes=0)  # type: ignore[arg-type, return-value]
+@pytest.mark.timeout(400)
+def test_whoever_waits_hears_that_spark_is_gone() -> None:
+    """Its slots would be submitted to nothing again and again, and the program that waits for its rows would wait for ever."""
+    run = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("stopped_spark.py"))],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests")))},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=360,
+    )
+
+    ways = ("stop_in_python", "stop_in_java", "kill_java")
+    heard = [line for line in run.stdout.splitlines() if line.startswith(ways)]
+    assert heard == [f"{way} SparkStoppedError" for way in ways], run.stderr[-4000:]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CollectionNotFoundError("there is no collection t", collection_name="t"),
+        UnauthenticatedError("the token does not count any more"),
+    ],
+)
+def test_waiting_ends_with_what_does_not_pass(
+    spark: SparkSession, coordinator: ServerThread, error: DatacoordError
+) -> None:
+    """A collection that was dropped under the job has no rows to wait for, and a refused token does not become good."""
+    with job(spark, coordinator, Heard(), datanodes=1) as running:
+        coordinator.until(lambda: len(living(coordinator)) == 1)
+        coordinator.server.fail("ListChannels", Fault(error=error))
+        with pytest.raises(type(error), match=error.message):
+            running.await_finished(timeout_seconds=WAIT_SECONDS_MAX)
+
+
+def test_waiting_goes_on_through_what_passes(spark: SparkSession, coordinator: ServerThread) -> None:
+    """A database that is away for a moment is no reason to give up what the datanodes do not give up."""
+    # The client repeats by itself for five seconds: the failure is seen beyond it only if it lasts.
+    away = StoreUnavailableError("the database does not answer", retry_delay_ms=10_000)
+    coordinator.server.fail("ListChannels", Fault(error=away))
+    with (
+        job(spark, coordinator, Heard(), datanodes=1) as running,
+        pytest.raises(TimeoutError, match="has not finished within"),
+    ):
+        running.await_finished(timeout_seconds=0.5)
+
+    assert not coordinator.server.faults["ListChannels"]
+
+
+def test_a_listener_that_fails_ends_no_slot(spark: SparkSession, coordinator: ServerThread) -> None:
+    """The thread that keeps a slot running would be gone, and nobody would know."""
+
+    class Failing(DataNodeJobListener):
+        def slot_submitted(self, slot: int, attempt: int) -> None:
+            raise RuntimeError(f"{slot} {attempt}")
+
+    with job(spark, coordinator, Failing(), datanodes=1):
+        coordinator.until(lambda: len(living(coordinator)) == 1)
+
+
+def test_spark_shows_how_far_the_job_is(spark: SparkSession, coordinator: ServerThread) -> None:
+    """Who looks at Spark's page or its history sees tasks that run for ever, and not what they have done."""
+    store = spark.sparkContext._jsc.sc().statusStore()
+    config = JobConfig(description_interval_seconds=0.05)
+
+    def said() -> list[str]:
+        ids = spark.sparkContext.statusTracker().getJobIdsForGroup("datacoord-shown-progress")
+        return [store.job(number).description().get() for number in sorted(ids)]
+
+    with job(spark, coordinator, Heard(), datanodes=1, job_config=config, job_name="shown"):
+        eventually(lambda: said()[-1:] == ["datacoord landing t: 0/2 channels done, 0 rows read"], WAIT_SECONDS_MAX)
+        for name, channel in coordinator.server.channels.items():
+            channel.report = data_coord_pb2.DataNodeTtMsg(
+                channel_name=name, epoch=channel.epoch, timestamp=5, lag=int(name[-1]) * 7
+            )
+        eventually(lambda: said()[-1] == "datacoord landing t: 0/2 channels done, lag 7", WAIT_SECONDS_MAX)
+        for channel in coordinator.server.channels.values():
+            assert channel.report is not None
+            channel.report.finished = True
+            channel.checkpoint.timestamp = 5
+        eventually(lambda: said()[-1] == "datacoord landing t: 2/2 channels done, lag 0", WAIT_SECONDS_MAX)
+        shown = said()
+
+        # A job for every look would push those of queries out of Spark's memory of them.
+        asked = len(coordinator.server.calls["ListChannels"])
+        coordinator.until(lambda: len(coordinator.server.calls["ListChannels"]) > asked + 3)
+        assert said() == shown
+        assert len(set(shown)) == len(shown)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"), [({"datanodes": 0}, "datanodes is 0"), ({"collections": []}, "collections is empty")]
+)
+def test_a_job_of_nothing_is_refused(spark: SparkSession, changes: dict[str, Any], named: str) -> None:
+    """Without datanodes it would wait for ever, silently; without collections it would have finished at once."""
+    with pytest.raises(ConfigInvalidError, match=named):
+        DataNodeJob(
+            spark,
+            lambda context: None,  # type: ignore[arg-type, return-value]
+            **{"collections": ["t"], "coordinator": "127.0.0.1:1"} | changes,
+        )
