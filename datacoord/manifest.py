@@ -78,7 +78,7 @@ def write_manifest(entries: Sequence[ManifestEntry], metadata: BinlogMetadata) -
     """Builds a manifest.
 
     Args:
-        entries: the objects; of a sink those of every lane of the channel's part, so that each lane's manifest knows them all.
+        entries: the objects of a range; in the first manifest of a sink's part of a channel those of all of its lanes.
         metadata: of the manifest; its times are of its own lane's objects, which is where it stands in SQL.
 
     Returns:

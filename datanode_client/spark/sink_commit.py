@@ -119,19 +119,19 @@ def _write_manifests(
     parts: Sequence[data_coord_pb2.ChannelBinlogs],
     by_channel: Mapping[str, Sequence[WrittenRange]],
 ) -> None:
-    """Writes and adds one manifest per lane, which names the objects of every lane of its channel: a channel's part is one.
+    """Writes and adds one manifest per lane: it says which attempts of the tasks count, and how far the range goes.
 
-    It says which attempts of the tasks count, and how far the range goes: nothing else in the store does.
+    A channel's part is one, for its checkpoint is: of a part of which some lanes came back, the others' rows would be lost. So the
+    first manifest of a channel names the objects of all of its lanes, and the others are written when it is durable. They name
+    those of their own lane, whose rows must come back, too, where the first one went away with its partition.
     """
     store = open_store(report.storage_root)
     collection = collection_pb2.CollectionInfo.FromString(report.collection)
     for place in ("storage_root", "create_time_ms"):
         collection.ClearField(place)
     described = encoded(collection)
-    work = []
-    for part in parts:
-        entries = [entry for lane in part.lanes for entry in entries_of(lane)]
-        work += [(part, lane, entries) for lane in part.lanes]
+    first = [(part, part.lanes[0], [entry for lane in part.lanes for entry in entries_of(lane)]) for part in parts]
+    others = [(part, lane, entries_of(lane)) for part in parts for lane in part.lanes[1:]]
 
     def write(item: tuple[data_coord_pb2.ChannelBinlogs, data_coord_pb2.LaneBinlogs, list[ManifestEntry]]) -> None:
         part, lane, entries = item
@@ -159,11 +159,9 @@ def _write_manifests(
         store.create(binlog.log_path, data)
         lane.stats_logs.append(common_pb2.FieldBinlog(binlogs=[binlog]))
 
-    if len(work) == 1:
-        write(work[0])
-        return
     with ThreadPoolExecutor(_MANIFEST_THREADS) as threads:
-        list(threads.map(write, work))
+        for work in (first, others):
+            list(threads.map(write, work))
 
 
 def _the_one(channel_name: str, numbers: Iterable[int]) -> int:
