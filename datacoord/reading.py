@@ -1,13 +1,15 @@
 """Reading a collection back: what is registered, with deletes applied, as Arrow or as a Spark DataFrame.
 
 A reader sees, of every channel, the rows with timestamp <= the channel's checkpoint; a delete hides strictly older rows of its
-key and acts within its channel only. Rows are read in units of bounded size, one after the other: memory is bounded by one unit
-and the deletes of its channel.
+key and acts within its channel only. Rows are read in blocks of bounded size, one after the other, and the deletes of a unit once
+for all its blocks: memory is bounded by one block and the newest delete of every key.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -18,6 +20,7 @@ from datacoord.client import CoordinatorClient
 from datacoord.column_groups import TIMESTAMP_COLUMN
 from datacoord.errors import InvalidFieldError
 from datacoord.key_statistics import KeyProbe, table_of_keys
+from datacoord.limits import TIMESTAMP_MAX
 from datacoord.objectstore import ObjectStore
 from datacoord.reading_objects import LogObject, ObjectReader, ReadStatistics, log_objects
 from datacoord.v1 import collection_pb2, common_pb2
@@ -25,13 +28,19 @@ from datacoord.v1 import collection_pb2, common_pb2
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_DELETED_AT: Final = "_deleted_at"
+
 UNIT_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Rows that are read together, by their size in memory when they were written."""
+"""Rows that are together in memory, or in one task."""
+
+DELETES_PER_INSERT_MAX: Final = 4
+"""A channel is cut into units only where each of them reads at most so many delta logs (and so many times the bytes) as insert
+logs. Every unit but the last reads all later deletes, so without a bound the deletes are read as often as there are units."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadUnit:
-    """Insert logs of one channel that are read together, and the delta logs that may hide rows of theirs.
+    """Insert logs of one channel, and the delta logs that may hide rows of theirs, which are read once for all of them.
 
     Attributes:
         channel_name: the channel.
@@ -101,6 +110,8 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Reads the surviving rows of a collection, channel by channel, in the order they were registered.
 
+    Which objects count, and up to which timestamp, is fixed when the first batch is asked for.
+
     Args:
         coordinator: its address, host:port, or a client of it.
         collection_name: the collection.
@@ -109,12 +120,13 @@ def read_batches(
         keys: only rows with these primary keys: values, or a table of the key's columns. Objects whose statistics (smallest,
             largest, bloom filter of the key) exclude them are not read.
         with_timestamp: give the system's column `_timestamp` (int64) too.
-        unit_bytes_max: rows that are read together, by their size in memory.
+        unit_bytes_max: rows that are together in memory.
         statistics: counts what the reading took.
 
     Raises:
         CollectionNotFoundError: there is no such collection.
         InvalidFieldError: the collection has no such column.
+        ObjectMissingError: the collection, or a partition, was dropped and the garbage collector came before the reading's end.
         ObjectStoreError: an object cannot be read.
     """
     with _connected(coordinator) as client:
@@ -122,9 +134,19 @@ def read_batches(
         wanted = collection.select(columns, with_timestamp=with_timestamp)
         store = ObjectStore.from_uri(collection.storage_root)
         asked = None if keys is None else KeyProbe(table_of_keys(keys, collection.columns, collection.primary_key))
-        for channel in client.list_binlogs(collection_name):
-            for unit in read_units(channel, unit_bytes_max):
-                rows = read_unit(store, unit, collection, wanted, where, keys=asked, statistics=statistics)
+        # All of them before the first row: what is dropped or landed while the caller works must not decide what counts.
+        channels = list(client.list_binlogs(collection_name))
+        for unit in chain.from_iterable(read_units(channel) for channel in channels):
+            for rows in read_unit(
+                store,
+                unit,
+                collection,
+                wanted,
+                where,
+                keys=asked,
+                block_bytes_max=unit_bytes_max,
+                statistics=statistics,
+            ):
                 yield from rows.to_batches()
 
 
@@ -180,21 +202,35 @@ def read(
         )
 
 
-def read_units(channel: collection_pb2.ChannelBinlogList, unit_bytes_max: int) -> Iterator[ReadUnit]:
-    """Cuts a channel into units of about this size; rows beyond the checkpoint are in none of them."""
+def read_units(channel: collection_pb2.ChannelBinlogList, unit_bytes_max: int | None = None) -> Iterator[ReadUnit]:
+    """Cuts a channel into units; rows beyond the checkpoint are in none of them.
+
+    Args:
+        channel: its objects and checkpoint.
+        unit_bytes_max: about so many bytes of rows are one unit, by their size in memory when they were written; more where
+            deletes would outweigh them (`DELETES_PER_INSERT_MAX`). None = the channel is one unit.
+    """
     checkpoint = channel.checkpoint.timestamp
     inserts = log_objects(channel, common_pb2.BINLOG_KIND_INSERT)
-    deletes = log_objects(channel, common_pb2.BINLOG_KIND_DELTA)
+    deletes = sorted(log_objects(channel, common_pb2.BINLOG_KIND_DELTA), key=lambda log: log.ts_max, reverse=True)
+    newest_first = [-log.ts_max for log in deletes]
+    bytes_upto = list(accumulate((log.memory_bytes for log in deletes), initial=0))
     taken: list[LogObject] = []
-    size_bytes = 0
+    size_bytes, oldest = 0, TIMESTAMP_MAX
     for number, insert in enumerate(inserts, 1):
         taken.append(insert)
         size_bytes += insert.memory_bytes
-        if size_bytes >= unit_bytes_max or number == len(inserts):
-            oldest = min(log.ts_min for log in taken)
-            hiding = tuple(log for log in deletes if log.ts_max > oldest)
-            yield ReadUnit(channel.channel_name, checkpoint, tuple(taken), hiding)
-            taken, size_bytes = [], 0
+        oldest = min(oldest, insert.ts_min)
+        hiding = bisect_left(newest_first, -oldest)  # so many are newer than the oldest row
+        full = (
+            unit_bytes_max is not None
+            and size_bytes >= unit_bytes_max
+            and hiding <= DELETES_PER_INSERT_MAX * len(taken)
+            and bytes_upto[hiding] <= DELETES_PER_INSERT_MAX * size_bytes
+        )
+        if full or number == len(inserts):
+            yield ReadUnit(channel.channel_name, checkpoint, tuple(taken), tuple(deletes[:hiding]))
+            taken, size_bytes, oldest = [], 0, TIMESTAMP_MAX
 
 
 def read_unit(
@@ -205,9 +241,10 @@ def read_unit(
     where: pc.Expression | None = None,
     *,
     keys: KeyProbe | None = None,
+    block_bytes_max: int = UNIT_BYTES_MAX,
     statistics: ReadStatistics | None = None,
-) -> pa.Table:
-    """Reads the surviving rows of a unit.
+) -> Iterator[pa.Table]:
+    """Reads the surviving rows of a unit, in blocks. Every object is read once, however many blocks there are.
 
     Args:
         store: of the collection.
@@ -216,6 +253,7 @@ def read_unit(
         wanted: columns to give, of `collection.select`.
         where: only rows for which this is true.
         keys: only rows with these primary keys, each once; None = all.
+        block_bytes_max: so many bytes of rows are a block; more where the deletes take more.
         statistics: counts what the reading took.
     """
     reader = ObjectReader(store, collection.columns, statistics or ReadStatistics())
@@ -224,57 +262,101 @@ def read_unit(
     if unit.deletes or keys is not None:
         needed += [name for name in (*primary_key, TIMESTAMP_COLUMN) if name not in needed]
     condition = where if keys is None else _both(where, keys.condition)
-    rows = _read(reader, unit.inserts, needed, checkpoint=unit.checkpoint, where=condition, probe=keys)
-    if keys is not None and len(primary_key) > 1:
-        rows = _rows_with(rows, keys.keys, primary_key)
-    if unit.deletes and rows.num_rows:
-        # A delete hides older rows only, so what is not newer than the oldest row here is not looked at; nor is an object whose
-        # statistics say that no key of these rows is in it.
-        newer = pc.field(TIMESTAMP_COLUMN) > pc.min(rows.column(TIMESTAMP_COLUMN)).as_py()
-        probe = KeyProbe(rows.select(primary_key))
-        hiding = [*primary_key, TIMESTAMP_COLUMN]
-        deletes = _read(reader, unit.deletes, hiding, checkpoint=unit.checkpoint, where=newer, probe=probe)
-        rows = apply_deletes(rows, deletes, primary_key)
-    rows = rows.select(wanted.names)
-    return rows.cast(wanted) if wanted.names else rows  # a cast would forget how many there are
+    newest: pa.Table | None = None
+    gathered, size_bytes, limit_bytes = [reader.schema(needed).empty_table()], 0, block_bytes_max
+    for number, log in enumerate(unit.inserts, 1):
+        rows = reader.read(log, needed, _both(_upto(unit, log), condition), keys)
+        if keys is not None and len(primary_key) > 1:
+            rows = _rows_with(rows, keys.keys, primary_key)
+        if rows.num_rows:
+            gathered.append(rows)
+            size_bytes += rows.nbytes
+        last = number == len(unit.inserts)
+        if size_bytes < limit_bytes and not last:
+            continue
+        rows = pa.concat_tables(gathered)
+        gathered, size_bytes = gathered[:1], 0
+        if unit.deletes and rows.num_rows:
+            if newest is None:
+                newest = _deletes_of(reader, unit, primary_key, block_bytes_max, keys, only=rows if last else None)
+                limit_bytes = max(block_bytes_max, newest.nbytes)  # a join looks at all of them, however few the rows
+            rows = apply_deletes(rows, newest, primary_key)
+        rows = rows.select(wanted.names)
+        yield rows.cast(wanted) if wanted.names else rows  # a cast would forget how many there are
 
 
-def apply_deletes(rows: pa.Table, deletes: pa.Table, primary_key: list[str]) -> pa.Table:
+def _deletes_of(
+    reader: ObjectReader,
+    unit: ReadUnit,
+    primary_key: list[str],
+    fold_bytes: int,
+    keys: KeyProbe | None,
+    *,
+    only: pa.Table | None,
+) -> pa.Table:
+    """The newest delete of every key that may hide rows of a unit.
+
+    Args:
+        reader: of the collection's objects.
+        unit: what is read.
+        primary_key: its key columns.
+        fold_bytes: so many bytes of deletes are gathered before only the newest of each key are kept.
+        keys: the rows have these keys; None = any.
+        only: all the unit's rows there will be; None = there are more to come.
+    """
+    # A delete hides older rows only, so what is not newer than the oldest row is not looked at; nor is an object whose statistics
+    # say that no key of the rows is in it.
+    oldest = min(log.ts_min for log in unit.inserts) if only is None else pc.min(only.column(TIMESTAMP_COLUMN)).as_py()
+    where = pc.field(TIMESTAMP_COLUMN) > oldest
+    if only is not None:
+        probe: KeyProbe | None = KeyProbe(only.select(primary_key))
+    else:
+        probe, where = keys, where if keys is None else where & keys.condition
+    hiding = [*primary_key, TIMESTAMP_COLUMN]
+    gathered, size_bytes, limit_bytes = [reader.schema(hiding).empty_table()], 0, fold_bytes
+    for log in unit.deletes:
+        deletes = reader.read(log, hiding, _both(_upto(unit, log), where), probe)
+        if deletes.num_rows:
+            gathered.append(deletes)
+            size_bytes += deletes.nbytes
+        if size_bytes >= limit_bytes:
+            gathered = [newest_deletes(pa.concat_tables(gathered), primary_key)]
+            # Each time for as much again as is left: so no delete is looked at more than a few times.
+            size_bytes, limit_bytes = 0, max(fold_bytes, gathered[0].nbytes)
+    return newest_deletes(pa.concat_tables(gathered), primary_key)
+
+
+def newest_deletes(deletes: pa.Table, primary_key: list[str]) -> pa.Table:
+    """The newest delete of every key: its columns and `_timestamp`."""
+    newest = deletes.group_by(primary_key).aggregate([(TIMESTAMP_COLUMN, "max")])
+    return newest.select([*primary_key, f"{TIMESTAMP_COLUMN}_max"]).rename_columns([*primary_key, TIMESTAMP_COLUMN])
+
+
+def apply_deletes(rows: pa.Table, newest: pa.Table, primary_key: list[str]) -> pa.Table:
     """Takes away the rows that a delete hides.
 
     Args:
         rows: inserts with `_timestamp`.
-        deletes: keys with `_timestamp`.
+        newest: of every key the newest delete.
         primary_key: the key columns of both.
 
     Returns:
         the rows whose timestamp is not below the newest delete of their key, in their order.
     """
-    if deletes.num_rows == 0:
+    if newest.num_rows == 0:
         return rows
-    newest = deletes.group_by(primary_key).aggregate([(TIMESTAMP_COLUMN, "max")])
+    newest = newest.rename_columns([*primary_key, _DELETED_AT])
     # Only keys and row numbers go through the join: it cannot carry nested columns, and the rest would be copied for nothing.
     keys = rows.select([*primary_key, TIMESTAMP_COLUMN]).append_column("_row", pa.array(np.arange(rows.num_rows)))
     joined = keys.join(newest, keys=primary_key, join_type="left outer")
-    deleted_at = pc.fill_null(joined.column(f"{TIMESTAMP_COLUMN}_max"), 0)
+    deleted_at = pc.fill_null(joined.column(_DELETED_AT), 0)
     alive = joined.filter(pc.greater_equal(joined.column(TIMESTAMP_COLUMN), deleted_at)).column("_row")
     return rows.take(alive.take(pc.sort_indices(alive)))
 
 
-def _read(
-    reader: ObjectReader,
-    logs: Iterable[LogObject],
-    columns: Sequence[str],
-    *,
-    checkpoint: int,
-    where: pc.Expression | None,
-    probe: KeyProbe | None,
-) -> pa.Table:
-    tables = [reader.schema(columns).empty_table()]
-    for log in logs:
-        seen = pc.field(TIMESTAMP_COLUMN) <= checkpoint if log.ts_max > checkpoint else None
-        tables.append(reader.read(log, columns, _both(seen, where), probe))
-    return pa.concat_tables(tables)
+def _upto(unit: ReadUnit, log: LogObject) -> pc.Expression | None:
+    """What keeps rows beyond the checkpoint out."""
+    return pc.field(TIMESTAMP_COLUMN) <= unit.checkpoint if log.ts_max > unit.checkpoint else None
 
 
 def _both(one: pc.Expression | None, other: pc.Expression | None) -> pc.Expression | None:

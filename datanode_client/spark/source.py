@@ -6,6 +6,7 @@ is used with two filters, or once with a filter and once without, would be answe
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +19,7 @@ from datacoord.client import CoordinatorClient
 from datacoord.column_groups import TIMESTAMP_COLUMN
 from datacoord.errors import InvalidFieldError
 from datacoord.objectstore import ObjectStore
-from datacoord.reading import CollectionSchema, ReadUnit, read_unit, read_units
+from datacoord.reading import UNIT_BYTES_MAX, CollectionSchema, ReadUnit, read_unit, read_units
 from datanode_client.spark.options import Condition, ReadOptions
 from datanode_client.spark.types import spark_schema
 
@@ -54,8 +55,10 @@ class CollectionReader(DataSourceReader):
         self._options = options
         self._collection = _describe(options)
         self._given = to_arrow_schema(schema, timezone="UTC")
-        stored = {name.lower(): name for name in (*self._collection.columns.names, TIMESTAMP_COLUMN)}
-        names = [stored.get(name.lower()) for name in schema.fieldNames()]
+        columns = (*self._collection.columns.names, TIMESTAMP_COLUMN)
+        # As it is written, and else by whatever case: Spark knows columns that differ by case only if it is told to.
+        stored = {**{name.lower(): name for name in reversed(columns)}, **{name: name for name in columns}}
+        names = [stored.get(name, stored.get(name.lower())) for name in schema.fieldNames()]
         for name, found in zip(schema.fieldNames(), names, strict=True):
             if found is None:
                 raise InvalidFieldError(
@@ -90,7 +93,14 @@ class CollectionReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs in a task: reads its units."""
         assert isinstance(partition, UnitsPartition)  # noqa: S101 - Spark gives back what `partitions` gave
-        yield from batches_of_units(partition.units, self._collection, self._wanted, self._given, self._where)
+        yield from batches_of_units(
+            partition.units,
+            self._collection,
+            self._wanted,
+            self._given,
+            self._where,
+            block_bytes_max=self._options.max_partition_bytes,
+        )
 
 
 def batches_of_units(
@@ -99,6 +109,8 @@ def batches_of_units(
     wanted: pa.Schema,
     given: pa.Schema,
     where: pc.Expression | None = None,
+    *,
+    block_bytes_max: int = UNIT_BYTES_MAX,
 ) -> Iterator[pa.RecordBatch]:
     """Reads units as Spark takes rows. Runs in a task.
 
@@ -108,10 +120,11 @@ def batches_of_units(
         wanted: columns, as the collection has them.
         given: the same columns as Spark has them.
         where: only rows for which this is true.
+        block_bytes_max: rows that are together in memory.
     """
     store = ObjectStore.from_uri(collection.storage_root)
-    for unit in units:
-        rows = read_unit(store, unit, collection, wanted, where)
+    blocks = (read_unit(store, unit, collection, wanted, where, block_bytes_max=block_bytes_max) for unit in units)
+    for rows in chain.from_iterable(blocks):
         columns = [
             # Finer units than Spark's are cut off, as its own Parquet reader does.
             column.cast(field.type, safe=False)

@@ -102,7 +102,9 @@ class Written:
         wanted = collection.select(columns, with_timestamp=False)
         store = ObjectStore.from_uri(str(self.root))
         units = read_units(self.channel, 10**9)
-        tables = [read_unit(store, unit, collection, wanted, where, statistics=statistics) for unit in units]
+        tables = [
+            rows for unit in units for rows in read_unit(store, unit, collection, wanted, where, statistics=statistics)
+        ]
         return pa.concat_tables([wanted.empty_table(), *tables])
 
 

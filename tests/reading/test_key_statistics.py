@@ -96,13 +96,20 @@ def _upserts(written: Written, rows: list[dict[str, Any]], start: int) -> dict[B
     return made
 
 
-def _look_up(written: Written, keys: Any, statistics: ReadStatistics, unit_bytes: int = 10**9) -> pa.Table:
+def _look_up(
+    written: Written, keys: Any, statistics: ReadStatistics, unit_bytes: int = 10**9, block_bytes: int = 10**9
+) -> pa.Table:
     collection = CollectionSchema(written.schema.columns, written.schema.primary_key, str(written.root))
     wanted = collection.select(None, with_timestamp=False)
     asked = None if keys is None else KeyProbe(table_of_keys(keys, collection.columns, collection.primary_key))
     store = ObjectStore.from_uri(str(written.root))
-    units = list(read_units(written.channel, unit_bytes))
-    tables = [read_unit(store, unit, collection, wanted, keys=asked, statistics=statistics) for unit in units]
+    tables = [
+        rows
+        for unit in read_units(written.channel, unit_bytes)
+        for rows in read_unit(
+            store, unit, collection, wanted, keys=asked, block_bytes_max=block_bytes, statistics=statistics
+        )
+    ]
     return pa.concat_tables([wanted.empty_table(), *tables])
 
 
@@ -115,6 +122,7 @@ OPERATION = st.tuples(st.integers(0, 6), st.sampled_from(["x", "y", "zz"]), st.b
     asked=st.lists(st.tuples(st.integers(-1, 7), st.sampled_from(["x", "y", "zz", "none"])), max_size=4),
     version=st.sampled_from([1, 2]),
     unit_bytes=st.sampled_from([1, 10**9]),
+    block_bytes=st.sampled_from([1, 10**9]),
 )
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_statistics_never_change_an_answer(
@@ -122,7 +130,9 @@ def test_statistics_never_change_an_answer(
     ranges: list[list[tuple[int, str, bool]]],
     asked: list[tuple[int, str]],
     version: int,
+    *,
     unit_bytes: int,
+    block_bytes: int,
 ) -> None:
     """An object with the delete of a row that is skipped brings the row back to life."""
     written = Written.begin(tmp_path_factory.mktemp("keys"), PAIRS, ("a", "b"))
@@ -146,8 +156,8 @@ def test_statistics_never_change_an_answer(
     keys = pa.table(
         [pa.array([a for a, _ in asked], pa.int32()), pa.array([b for _, b in asked], pa.string())], ["a", "b"]
     )
-    found = _look_up(written, keys, ReadStatistics(), unit_bytes).to_pylist()
-    everything = _look_up(written, None, ReadStatistics(), unit_bytes).to_pylist()
+    found = _look_up(written, keys, ReadStatistics(), unit_bytes, block_bytes).to_pylist()
+    everything = _look_up(written, None, ReadStatistics(), unit_bytes, block_bytes).to_pylist()
 
     def by_time(row: dict[str, Any]) -> int:
         return int(row["value"])

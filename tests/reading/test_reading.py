@@ -94,11 +94,19 @@ def test_fewer_columns_filters_and_units_never_change_an_answer(
 
 
 @given(
-    upto=st.fixed_dictionaries({0: st.integers(0, 61), 1: st.integers(0, 61)}), unit_bytes=st.sampled_from([1, 10**9])
+    upto=st.fixed_dictionaries({0: st.integers(0, 61), 1: st.integers(0, 61)}),
+    unit_bytes=st.sampled_from([1, 2000, None]),
+    block_bytes=st.sampled_from([1, 10**9]),
 )
 @settings(max_examples=30)
 def test_nothing_beyond_a_checkpoint_is_seen_nor_hides(
-    coordinator: CoordinatorThread, collection: str, log: list[Row], upto: dict[int, int], unit_bytes: int
+    coordinator: CoordinatorThread,
+    collection: str,
+    log: list[Row],
+    upto: dict[int, int],
+    *,
+    unit_bytes: int | None,
+    block_bytes: int,
 ) -> None:
     """Objects may reach beyond the checkpoint: a delete there that took effect would show half of what comes next."""
     with _client(coordinator) as client:
@@ -108,7 +116,8 @@ def test_nothing_beyond_a_checkpoint_is_seen_nor_hides(
     tables = [wanted.empty_table()]
     for index, channel in enumerate(channels):
         channel.checkpoint.timestamp = upto[index]
-        tables += [read_unit(store, unit, description, wanted) for unit in read_units(channel, unit_bytes)]
+        for unit in read_units(channel, unit_bytes):
+            tables += read_unit(store, unit, description, wanted, block_bytes_max=block_bytes)
 
     assert by_key(pa.concat_tables(tables)) == seen(log, upto)
 
