@@ -190,7 +190,11 @@ class ObjectReader:
         self, file: pa.NativeFile, inside: Sequence[str], names: Sequence[str], where: pc.Expression | None
     ) -> pa.Table:
         file.seek(0)
-        return pq.read_table(file, schema=self.schema(inside), columns=list(names), filters=where)
+        table = pq.read_table(file, schema=_as_parquet_has_it(self.schema(inside)), columns=list(names), filters=where)
+        for place, name in enumerate(table.column_names):
+            if table.field(place).type != self._stored.field(name).type:
+                table = table.set_column(place, name, table.column(place).dictionary_encode())
+        return table
 
     def schema(self, names: Sequence[str]) -> pa.Schema:
         """Columns by name, as the collection has them now."""
@@ -200,6 +204,17 @@ class ObjectReader:
     def _open(self, path: str) -> Iterator[pa.NativeFile]:
         with translated("read", path), self._store.open_input(path) as file:
             yield file
+
+
+def _as_parquet_has_it(schema: pa.Schema) -> pa.Schema:
+    """The schema without dictionaries of anything but text: Parquet gives their values, and Arrow has no cast back."""
+    plain = [
+        field.with_type(field.type.value_type)
+        if pa.types.is_dictionary(field.type) and not pa.types.is_string(field.type.value_type)
+        else field
+        for field in schema
+    ]
+    return pa.schema(plain)
 
 
 def _beside(left: pa.Table, right: pa.Table, path: str, *, same: bool) -> pa.Table:
