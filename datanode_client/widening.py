@@ -44,7 +44,13 @@ def widen(values: pa.Array, wanted: pa.DataType) -> pa.Array:
     Raises:
         pyarrow.ArrowException: a value does not fit.
     """
-    return values if values.type.equals(wanted) else values.cast(wanted)
+    if values.type.equals(wanted):
+        return values
+    if pa.types.is_nested(wanted):
+        # pyarrow 26 dies on lists without a single element, which have no memory for them (as Spark sends a column of nulls), where
+        # they are to become lists of a fixed size. Joined with others they have some.
+        values = pa.concat_arrays([values, values.slice(0, 0)])
+    return values.cast(wanted)
 
 
 def _misfit(given: pa.DataType, wanted: pa.DataType) -> str:

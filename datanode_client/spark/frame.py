@@ -18,7 +18,7 @@ from datacoord.reading import UNIT_BYTES_MAX, CollectionSchema, read_units
 from datacoord.reading_objects import LogObject, log_objects
 from datacoord.v1 import collection_pb2, common_pb2
 from datanode_client.spark.source import batches_of_units
-from datanode_client.spark.types import spark_schema
+from datanode_client.spark.types import parquet_reader_knows, spark_schema
 
 _CHANNEL = "_channel_id"
 _CHECKPOINT = "_checkpoint"
@@ -147,10 +147,9 @@ def _quoted(name: str) -> str:
 
 def _refuse_unknown_types(columns: pa.Schema) -> None:
     for column in columns:
-        kind = column.type
-        if pa.types.is_float16(kind) or pa.types.is_time(kind) or (pa.types.is_timestamp(kind) and kind.unit == "ns"):
+        if not parquet_reader_knows(column.type):
             raise InvalidFieldError(
-                f"column {column.name!r} is {kind}, which Spark's Parquet reader does not know; read with "
+                f"column {column.name!r} is {column.type}, which Spark's Parquet reader does not know; read with "
                 'spark.read.format("datacoord") or datacoord.to_arrow',
                 column=column.name,
             )
