@@ -1,11 +1,11 @@
 """The embedded database: one coordinator, which finds its datanodes again however it ended."""
 
-import subprocess
 import time
 from pathlib import Path
 
 from server.running_coordinator import CoordinatorProcess, command, definition, environment
 from server.wire import Wire
+from support.commands import run
 from support.waiting import eventually
 
 from datacoord.client import CoordinatorClient
@@ -25,9 +25,7 @@ def test_a_second_coordinator_on_one_sqlite_file_is_refused_with_a_sentence(tmp_
     """Each would believe that the other's jobs are its own."""
     with CoordinatorProcess(tmp_path / "data") as first:
         arguments = ("serve", "--data-dir", str(tmp_path / "data"), "--port", "0", "--web-port", "0")
-        second = subprocess.run(
-            command(*arguments), capture_output=True, text=True, env=environment(), timeout=60, check=False
-        )
+        second = run(command(*arguments), environment=environment())
         assert second.returncode == 2
         assert f"(process {first.process.pid}) serves the database" in second.stderr
         assert "PostgreSQL" in second.stderr

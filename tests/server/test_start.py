@@ -2,7 +2,6 @@
 
 import socket
 import sqlite3
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import grpc
 import pytest
 from click.testing import CliRunner
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from support.commands import run
 
 from coordinator.server import SERVICES
 from datacoord.cli import main
@@ -154,9 +154,7 @@ def test_a_refusal_is_all_there_is_on_standard_error(tmp_path: Path) -> None:
         other.listen()
         port = str(other.getsockname()[1])
         arguments = ["serve", "--data-dir", str(tmp_path / "data"), *ANY_PORTS, "--port", port]
-        done = subprocess.run(
-            command(*arguments), env=environment(), capture_output=True, text=True, timeout=60, check=False
-        )
+        done = run(command(*arguments), environment=environment())
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.endswith("(PORT_IN_USE)")

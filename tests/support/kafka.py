@@ -23,17 +23,13 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from datanode_client.spark.java import find_java
 
+from .processes import Watcher
+
 _JARS = Path(__file__).with_name("kafka_jars.txt")
 _CACHE = Path(__file__).parents[2] / ".cache"
 _FETCH_SECONDS_MAX = 300
 _START_SECONDS_MAX = 60.0
 _JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
-
-_WATCHER = """
-read -r _ # until the other end of the pipe is closed: by its owner's death, for nothing is ever written
-kill -KILL "$1" 2>/dev/null
-rm -rf "$2"
-"""
 
 ResultT = TypeVar("ResultT")
 
@@ -110,7 +106,7 @@ class KafkaBroker:
         self._java = str(find_java().home / "bin" / "java")
         self._directory = Path(tempfile.mkdtemp(prefix="datacoord-kafka-"))
         self._process: subprocess.Popen[bytes] | None = None
-        self._watcher: subprocess.Popen[bytes] | None = None
+        self._watcher: Watcher | None = None
         with socket.socket() as broker, socket.socket() as controller:
             broker.bind(("127.0.0.1", 0))
             controller.bind(("127.0.0.1", 0))
@@ -156,13 +152,7 @@ class KafkaBroker:
                 stderr=log,
                 start_new_session=True,
             )
-        self._watcher = subprocess.Popen(
-            ["/bin/sh", "-c", _WATCHER, "watcher", str(self._process.pid), str(self._directory)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        self._watcher = Watcher(self._process, self._directory, signal.SIGKILL)
         deadline = time.monotonic() + _START_SECONDS_MAX
         while True:
             try:
@@ -182,10 +172,7 @@ class KafkaBroker:
         process, self._process = self._process, None
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
-            watcher.kill()  # without removing the data
-            watcher.wait(_START_SECONDS_MAX)
-            assert watcher.stdin is not None
-            watcher.stdin.close()
+            watcher.dismiss()  # the data stays
         if process is not None:
             process.send_signal(signal.SIGKILL)
             process.wait(_START_SECONDS_MAX)

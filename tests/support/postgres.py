@@ -18,6 +18,8 @@ from pathlib import Path
 
 import psycopg
 
+from .processes import Watcher
+
 SHARED_SETTINGS = {
     # Nothing here pulls the plug of the machine; tests that crash the server have one of their own, with its defaults.
     "fsync": "off",
@@ -40,14 +42,6 @@ os.setuid(int(user))
 os.execv(command[0], command)
 """
 """Not `Popen(user=…)`: that forks in earnest, and gRPC's fork handlers then may end the child when this process has calls open."""
-
-_WATCHER = """
-read -r _ # until the other end of the pipe is closed: by its owner's death, for nothing is ever written
-kill -QUIT "$1" 2>/dev/null
-while kill -0 "$1" 2>/dev/null; do sleep 0.05; done
-rm -rf "$2"
-"""
-"""Not a death signal: that comes when the *thread* that started the server ends, and is lost with a change of user."""
 
 
 def _installation() -> tuple[Path, Path]:
@@ -74,7 +68,7 @@ class PostgresServer:
         self._log = self._directory / "server.log"
         self._settings = settings or {}
         self._process: subprocess.Popen[bytes] | None = None
-        self._watcher: subprocess.Popen[bytes] | None = None
+        self._watcher: Watcher | None = None
         self._install, self._libraries = _installation()
         self._user_id: int | None = None
         self._group_id: int | None = None
@@ -150,13 +144,7 @@ class PostgresServer:
                 env=self._environment(),
                 start_new_session=True,
             )
-        self._watcher = subprocess.Popen(
-            ["/bin/sh", "-c", _WATCHER, "watcher", str(self._process.pid), str(self._directory)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        self._watcher = Watcher(self._process, self._directory, signal.SIGQUIT)
         deadline = time.monotonic() + _START_SECONDS_MAX
         while True:
             try:
@@ -195,8 +183,7 @@ class PostgresServer:
 
     def _end(self, how: signal.Signals) -> None:
         if self._watcher is not None:
-            self._watcher.kill()
-            self._watcher.communicate(timeout=_RUN_SECONDS_MAX)
+            self._watcher.dismiss()
             self._watcher = None
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(how)
