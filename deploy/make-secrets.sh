@@ -6,6 +6,9 @@ mkdir -p secrets
 # Compose mounts these files as they are, so that the users inside the containers must be able to read them; others on this machine
 # cannot, because they cannot enter the directory.
 chmod 700 secrets
+# These are mounted as directories: what is replaced in them while containers run is seen there (docs/security.md).
+mkdir -p secrets/coordinator secrets/datanode
+chmod 755 secrets/coordinator secrets/datanode
 
 random() { od -An -N24 -tx1 /dev/urandom | tr -d ' \n'; }
 make() { [ -s "secrets/$1" ] || printf '%s\n' "$2" >"secrets/$1"; chmod 644 "secrets/$1"; }
@@ -20,8 +23,8 @@ aws_secret_access_key = $(cat secrets/s3_password)"
 # Who may call the coordinators: a token each for the datanodes and for whoever operates them, and their hashes (docs/security.md).
 digest() { tr -d '\n' <"secrets/$1" | { sha256sum 2>/dev/null || shasum -a 256; } | cut -c1-64; }
 entry() { printf '[[token]]\nname = "%s"\nrole = "%s"\nsha256 = "%s"\n' "$1" "$2" "$(digest "$3")"; }
-make writer_token "datacoord_$(random)$(random)"
+make datanode/token "datacoord_$(random)$(random)"
 make admin_token "datacoord_$(random)$(random)"
-make tokens "$(entry datanodes writer writer_token; entry operator admin admin_token)"
+make coordinator/tokens.toml "$(entry datanodes writer datanode/token; entry operator admin admin_token)"
 make grafana_password "$(random)"
 echo "secrets: deploy/secrets/ is complete; Grafana's user is admin, its password is in deploy/secrets/grafana_password"

@@ -28,6 +28,12 @@ NON_ROOT_IMAGES = ("datacoord/", "prom/prometheus:", "grafana/grafana:")
 PREPARES_A_VOLUME = "objectstore-volume"
 
 
+def mounts(service: dict[str, Any]) -> list[tuple[str, str]]:
+    """What of this machine or which volume a service sees, and where."""
+    volumes = service.get("volumes", [])
+    return [(v["source"], v["target"]) if isinstance(v, dict) else tuple(v.split(":")[:2]) for v in volumes]
+
+
 def datacoord_arguments(service: dict[str, Any]) -> list[str] | None:
     """Arguments of the `datacoord` command a service runs; None = it runs another program."""
     command = list(service.get("command", []))
@@ -83,6 +89,25 @@ def test_every_variable_of_ours_is_a_setting(name: str) -> None:
             assert {variable, variable.removesuffix("_FILE")} & known
 
 
+CLUSTER = ("spark-master", "spark-worker", "land")
+
+
+def made_secrets(directory: Path) -> Path:
+    """The secrets that one command makes."""
+    deploy = directory / "deploy"
+    deploy.mkdir(exist_ok=True)
+    script = deploy / "make-secrets.sh"
+    script.write_bytes((ROOT / "deploy" / "make-secrets.sh").read_bytes())
+    subprocess.run(["sh", script], check=True, capture_output=True)
+    return deploy / "secrets"
+
+
+def contents(directory: Path) -> dict[str, str]:
+    """Every file below, by its path."""
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    return {str(path.relative_to(directory)): path.read_text() for path in files}
+
+
 def test_the_coordinators_would_start_with_these_settings(tmp_path: Path) -> None:
     """Settings that are each right and together refused."""
     environment = dict(SERVICES["coordinator"]["environment"])
@@ -94,8 +119,17 @@ def test_the_coordinators_would_start_with_these_settings(tmp_path: Path) -> Non
     assert not settings.embedded
     assert settings.effective_storage_root.startswith("s3://")
     check_exposure(settings)
-    assert Path(settings.tokens_file).name in SERVICES["coordinator"]["secrets"]
     assert not settings.allow_anonymous
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"), [("coordinator", "DATACOORD_TOKENS_FILE"), *((n, "DATACOORD_TOKEN_FILE") for n in CLUSTER)]
+)
+def test_what_is_replaced_while_it_runs_is_mounted_as_a_directory(name: str, variable: str, tmp_path: Path) -> None:
+    """A mount of the file alone shows the old one for ever (test_mounts.py): a token that was taken back goes on counting."""
+    path = Path(SERVICES[name]["environment"][variable])
+    (source,) = (source for source, target in mounts(SERVICES[name]) if target == str(path.parent))
+    assert (made_secrets(tmp_path) / Path(source).name / path.name).is_file(), "make-secrets.sh makes another one"
 
 
 def test_ports_are_those_that_the_code_listens_on_and_none_is_open_to_others() -> None:
@@ -172,14 +206,15 @@ def test_everything_starts_after_what_it_needs_is_healthy() -> None:
     assert SERVICES["coordinator"]["scale"] == 2
 
 
-def test_every_file_that_is_mounted_is_there() -> None:
+def test_every_file_that_is_mounted_is_there(tmp_path: Path) -> None:
     """Docker makes a directory where a file is missing, and the program inside says something else."""
     for config in FILE["configs"].values():
         assert (ROOT / config["file"]).is_file()
+    secrets = made_secrets(tmp_path)
     for service in SERVICES.values():
-        for volume in service.get("volumes", []):
-            source = volume.split(":")[0]
-            assert source in FILE["volumes"] or (ROOT / source).is_dir(), source
+        for source, _ in mounts(service):
+            ours = secrets / Path(source).name if source.startswith("./deploy/secrets/") else ROOT / source
+            assert source in FILE["volumes"] or ours.is_dir(), source
     provider = yaml.safe_load((ROOT / "deploy/grafana/provisioning/dashboards/datacoord.yml").read_text())
     grafana = " ".join(SERVICES["grafana"]["volumes"])
     assert provider["providers"][0]["options"]["path"] in grafana
@@ -189,23 +224,22 @@ def test_every_file_that_is_mounted_is_there() -> None:
 
 def test_the_secrets_are_made_by_one_command_and_never_anew(tmp_path: Path) -> None:
     """A second run that made a new password would lock the service out of its own database."""
-    deploy = tmp_path / "deploy"
-    deploy.mkdir()
-    script = deploy / "make-secrets.sh"
-    script.write_bytes((ROOT / "deploy" / "make-secrets.sh").read_bytes())
-    subprocess.run(["sh", script], check=True, capture_output=True)
-    made = {path.name: path.read_text() for path in (deploy / "secrets").iterdir()}
-    of_compose = {Path(secret["file"]).name for secret in FILE["secrets"].values()}
-    assert set(made) == of_compose | {"admin_token"}, "the operator's is for this machine, not for a container"
-    assert (deploy / "secrets").stat().st_mode & 0o077 == 0
-    subprocess.run(["sh", script], check=True, capture_output=True)
-    assert {path.name: path.read_text() for path in (deploy / "secrets").iterdir()} == made
+    secrets = made_secrets(tmp_path)
+    made = contents(secrets)
+    of_compose = {str(Path(secret["file"]).relative_to("deploy/secrets")) for secret in FILE["secrets"].values()}
+    of_directories = {"coordinator/tokens.toml", "datanode/token"}
+    assert set(made) == of_compose | of_directories | {"admin_token"}, (
+        "the operator's is for this machine, not for a container"
+    )
+    assert secrets.stat().st_mode & 0o077 == 0
+    made_secrets(tmp_path)
+    assert contents(secrets) == made
     assert made["postgres_password"].strip() in made["database_url"]
     assert made["s3_password"].strip() in made["s3_credentials"]
     assert len(made["postgres_password"].strip()) == 48
-    for name, role in (("writer", Role.WRITER), ("admin", Role.ADMIN)):
-        shown = (("authorization", f"Bearer {made[f'{name}_token'].strip()}"),)
-        assert Authenticator(deploy / "secrets" / "tokens").identify(shown).role is role
+    for name, role in (("datanode/token", Role.WRITER), ("admin_token", Role.ADMIN)):
+        shown = (("authorization", f"Bearer {made[name].strip()}"),)
+        assert Authenticator(secrets / "coordinator" / "tokens.toml").identify(shown).role is role
 
 
 def test_the_build_sees_everything_it_copies_and_no_secret() -> None:

@@ -83,7 +83,8 @@ def test_the_services_land_rows_when_they_run_as_the_compose_file_says(
             if "DATACOORD_STORAGE_ROOT" in environment:
                 environment["DATACOORD_STORAGE_ROOT"] = "/objects"
             output = stack.enter_context((tmp_path / f"{name}.log").open("wb"))
-            mounts = {objects: "/objects", secrets: "/run/secrets"}
+            ours = secrets / ("coordinator" if image == "coordinator" else "datanode")
+            mounts = {objects: "/objects", secrets: "/run/secrets", ours: "/etc/datacoord"}
             process = start(images[image], command, output, mounts=mounts, more=environment)
             stack.callback(_end, process)
             return process

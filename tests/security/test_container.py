@@ -36,8 +36,9 @@ def test_no_service_reaches_into_the_machine(name: str) -> None:
     assert not {"privileged", "pid", "ipc", "devices", "userns_mode"} & service.keys()
     assert service.get("network_mode") in {None, "none"}
     for volume in service.get("volumes", []):
-        source = volume.split(":")[0]
+        mount = isinstance(volume, dict)
+        source = volume["source"] if mount else volume.split(":")[0]
         assert not source.startswith("/"), volume
-        assert not source.startswith(".") or volume.endswith(":ro"), volume
+        assert not source.startswith(".") or (volume["read_only"] if mount else volume.endswith(":ro")), volume
     for variable, value in (service.get("environment") or {}).items():
         assert "://" not in str(value) or "@" not in str(value), f"{variable} holds a password"
