@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from security.pki import Authority
 
 from datacoord.cli import main
 from datacoord.tokens import new_token, tokens_file_entry
-from security.pki import Authority
 
 INSIDE = """
 import sys
@@ -105,7 +105,7 @@ def replace(path: Path, content: str) -> None:
 
 @pytest.mark.timeout(120)
 def test_a_token_that_is_taken_back_counts_no_more_in_a_container(tmp_path: Path, outside: Path) -> None:
-    """With a mount of the file alone the container keeps the old one for ever: whoever stole the token stays in, and nobody hears."""
+    """With a mount of the file alone the container keeps the old one for ever: whoever stole the token stays in, unheard."""
     stolen = new_token()
     replace(outside / "tokens.toml", tokens_file_entry("stolen", "admin", stolen, None))
     with container(outside, tmp_path / "inside", (".",)) as ask:
