@@ -9,8 +9,9 @@ import click
 from datacoord.cli import listings
 from datacoord.cli.channels import ListingGroup
 from datacoord.cli.connection import address_options
-from datacoord.cli.output import confirm, enum_record, output_option, print_json, print_table, to_record, yes_option
+from datacoord.cli.output import confirm, enum_record, output_option, print_json, to_record, yes_option
 from datacoord.cli.schema_options import read_columns, read_properties, schema_of_file
+from datacoord.cli.tables import print_table
 from datacoord.client import CoordinatorClient
 from datacoord.errors import InvalidFieldError
 from datacoord.v1 import collection_pb2, common_pb2

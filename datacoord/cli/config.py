@@ -6,8 +6,9 @@ from typing import Any
 import click
 
 from coordinator.config import shown
-from datacoord.cli.output import output_option, print_json, print_table
+from datacoord.cli.output import output_option, print_json
 from datacoord.cli.settings_options import load_settings, with_settings
+from datacoord.cli.tables import print_table
 
 
 @click.command()

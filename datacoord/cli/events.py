@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from datacoord.cli.connection import address_options
-from datacoord.cli.output import age, output_option, print_json, print_table, to_record
+from datacoord.cli.output import age, output_option, print_json, to_record
+from datacoord.cli.tables import print_table
 from datacoord.client import CoordinatorClient
 from datacoord.v1 import admin_pb2
 

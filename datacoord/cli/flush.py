@@ -9,12 +9,23 @@ from rich.console import Console
 from rich.progress import Progress
 
 from datacoord.cli.connection import address_options
-from datacoord.cli.output import age, output_option, print_json, print_table, to_record
+from datacoord.cli.output import age, list_output_option, print_json, to_record
+from datacoord.cli.tables import Column, name_column, number_column, print_table
 from datacoord.client import CoordinatorClient
 from datacoord.errors import InvalidFieldError
 from datacoord.v1 import admin_pb2
 
 POLL_SECONDS = 0.2
+
+LATE_COLUMNS = (
+    name_column("channel"),
+    Column("collection", spare=4),
+    number_column("checkpoint"),
+    number_column("target"),
+    name_column("owner"),
+    number_column("epoch", spare=3),
+    Column("heard", spare=1),
+)
 
 
 @click.command()
@@ -31,7 +42,7 @@ POLL_SECONDS = 0.2
     help="Wait so many seconds at most until it is done everywhere.  [default: do not wait]",
 )
 @address_options
-@output_option
+@list_output_option
 def flush(
     *,
     collection: str,
@@ -61,22 +72,17 @@ def flush(
         record = {**to_record(state), "pending": [_late_record(row) for row in state.pending]}
         print_json([{"flush_id": flush_id, "channels": channels, **record}])
     else:
-        _say(f"Flush {flush_id} of {collection or 'everything'}", channels, state)
+        _say(f"Flush {flush_id} of {collection or 'everything'}", channels, state, wide=output == "wide")
     if wait_seconds and not state.flushed:
         sys.exit(1)
 
 
-def _say(what: str, channels: int, state: admin_pb2.GetFlushAllStateResponse) -> None:
+def _say(what: str, channels: int, state: admin_pb2.GetFlushAllStateResponse, *, wide: bool) -> None:
     if state.flushed:
         click.echo(f"{what} is done in {channels} channels.")
         return
     click.echo(f"{what} is done in {channels - state.pending_channels} of {channels} channels; waiting for:")
-    print_table(
-        ("channel", "collection", "checkpoint", "target", "owner", "epoch", "heard"),
-        (_late_cells(row) for row in state.pending),
-        numbers=("checkpoint", "target", "epoch"),
-        empty="",
-    )
+    print_table(LATE_COLUMNS, map(_late_cells, state.pending), empty="", wide=wide)
     if state.pending_channels > len(state.pending):
         click.echo(f"… and {state.pending_channels - len(state.pending)} more.")
 

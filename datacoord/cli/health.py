@@ -5,8 +5,11 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
 
 import click
+
+from datacoord.cli.output import FOUND_STATUS, output_option, print_json
 
 POLL_SECONDS = 0.2
 
@@ -34,25 +37,59 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     show_default=True,
     help="Ask again for so many seconds until the answer is yes.",
 )
-def health(*, web_address: str, live: bool, timeout_seconds: float, wait_seconds: float) -> None:
-    """Ask a coordinator whether it serves: exit status 0 if it does, 1 with a sentence if not."""
+@output_option
+def health(*, web_address: str, live: bool, timeout_seconds: float, wait_seconds: float, output: str) -> None:
+    """Ask a coordinator whether it serves, and say why not.
+
+    Exit status 0: it does; 3: it answers, and says no (it drains, or its database is away); 1: it does not answer; 2: the command
+    was wrong.
+    """
     page = "healthz" if live else "readyz"
     deadline = time.monotonic() + wait_seconds
-    while (problem := ask(web_address, page, timeout_seconds)) and time.monotonic() < deadline:
+    while not (health := ask(web_address, page, timeout_seconds)).well and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
-    if problem:
-        click.echo(f"datacoord: {problem}", err=True)
-        sys.exit(1)
-    click.echo("ok" if live else "ready")
+    if output == "json":
+        record = {"web_address": web_address, "page": page, "well": health.well, "status": health.status}
+        print_json([{**record, "problem": health.problem}])
+    elif health.well:
+        click.echo("ok" if live else "ready")
+    if not health.well:
+        click.echo(f"datacoord: {health.problem}", err=True)
+        sys.exit(FOUND_STATUS if health.status else 1)
 
 
-def ask(web_address: str, page: str, timeout_seconds: float) -> str:
-    """Asks once; what is wrong, or empty."""
+@dataclass(frozen=True, slots=True)
+class Health:
+    """An answer of a coordinator, or that there was none.
+
+    Attributes:
+        status: of HTTP; 0 = it did not answer.
+        problem: what is wrong; empty = nothing.
+    """
+
+    status: int
+    problem: str
+
+    @property
+    def well(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problem
+
+
+def ask(web_address: str, page: str, timeout_seconds: float) -> Health:
+    """Asks once.
+
+    Args:
+        web_address: host:port of its web port.
+        page: which question.
+        timeout_seconds: how long to wait for the answer.
+    """
     url = f"http://{web_address}/{page}"
     try:
-        with _OPENER.open(url, timeout=timeout_seconds):
-            return ""
+        with _OPENER.open(url, timeout=timeout_seconds) as answer:
+            return Health(answer.status, "")
     except urllib.error.HTTPError as error:
-        return f"{url} answers {error.code}: {error.read().decode(errors='replace').strip()}"
+        said = error.read().decode(errors="replace").strip()
+        return Health(error.code, f"{url} answers {error.code}: {said}")
     except (OSError, http.client.HTTPException) as error:
-        return f"{url} does not answer: {getattr(error, 'reason', error)}"
+        return Health(0, f"{url} does not answer: {getattr(error, 'reason', error)}")

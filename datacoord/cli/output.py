@@ -1,33 +1,37 @@
-"""How commands answer: tables for people, JSON for scripts."""
+"""How commands answer: JSON for scripts, and how numbers, sizes and times are written for people; tables are in `tables`."""
 
 import base64
 import json
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from google.protobuf.message import Message
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+
+if TYPE_CHECKING:  # `datacoord health` runs every few seconds in a container, and needs none of it
+    from google.protobuf.message import Message
 
 T = TypeVar("T", bound=Callable[..., Any])
 
-WIDE = 10_000
-"""Columns of an output that is no terminal: nothing is cut where a program reads."""
+FOUND_STATUS = 3
+"""Exit status of a command that looked and found what it looks for (something stuck, a fault, a coordinator that says no): a script
+must not take it for a command that could not look, which is 1, or 2 where the command was wrong."""
 
 
 def output_option(command: T) -> T:
     """Adds `--output`, which the command receives as `output`."""
-    return click.option(
-        "--output",
-        "-o",
-        type=click.Choice(["table", "json"]),
-        default="table",
-        show_default=True,
-        help="table for people, json for scripts.",
+    return _option(["table", "json"], "table for people, json for scripts.")(command)
+
+
+def list_output_option(command: T) -> T:
+    """The same of a command that prints a table of many columns: `wide` shows all of them where the terminal is narrow."""
+    return _option(
+        ["table", "wide", "json"], "table and wide for people (wide: nothing is shortened), json for scripts."
     )(command)
+
+
+def _option(choices: list[str], meaning: str) -> Callable[[T], T]:
+    return click.option("--output", "-o", type=click.Choice(choices), default="table", show_default=True, help=meaning)
 
 
 def yes_option(command: T) -> T:
@@ -46,35 +50,9 @@ def confirm(yes: bool, question: str) -> None:
         click.confirm(question, abort=True, err=True)
 
 
-def enum_record(message: Message, field: str) -> str:
+def enum_record(message: "Message", field: str) -> str:
     """Name of the value of an enum field, without the enum's prefix."""
     return enum_name(message.DESCRIPTOR.fields_by_name[field], getattr(message, field))
-
-
-def console() -> Console:
-    """Standard output; as wide as it takes where it is no terminal."""
-    out = Console(highlight=False, markup=False)
-    return out if out.is_terminal else Console(highlight=False, markup=False, width=WIDE)
-
-
-def print_table(
-    columns: Iterable[str], rows: Iterable[Iterable[object]], *, numbers: Iterable[str] = (), empty: str
-) -> None:
-    """Prints a table.
-
-    Args:
-        columns: headings.
-        rows: cells; values of callers are shown as they are, never read as markup.
-        numbers: headings of the columns to align to the right.
-        empty: what to say where there is no row.
-    """
-    right = set(numbers)
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
-    console().print(table if table.row_count else empty)
 
 
 def print_json(records: Iterable[object]) -> None:
@@ -90,7 +68,7 @@ def print_json(records: Iterable[object]) -> None:
     click.echo("\n]" if opened else "[]")
 
 
-def to_record(message: Message) -> dict[str, Any]:
+def to_record(message: "Message") -> dict[str, Any]:
     """A message as plain data: every field by its name in the contract, enums by name, bytes as base64, numbers as numbers.
 
     (protobuf's own JSON turns 64-bit numbers into text, which makes every script convert them back.)

@@ -11,7 +11,8 @@ from coordinator import logging
 from coordinator.store import migrate
 from coordinator.store.rebuild import RebuildPlan, plan_rebuild, rows_of, write_rebuild
 from datacoord.cli.database_options import database_options, settings_of
-from datacoord.cli.output import output_option, print_json, print_table
+from datacoord.cli.output import output_option, print_json
+from datacoord.cli.tables import print_table
 from datacoord.cli.verify import ProgressBar
 
 UNKNOWN: Final = (

@@ -8,7 +8,8 @@ import click
 from datacoord.cli import listings
 from datacoord.cli.channels import ListingGroup
 from datacoord.cli.connection import address_options
-from datacoord.cli.output import confirm, enum_record, output_option, print_json, print_table, to_record, yes_option
+from datacoord.cli.output import confirm, enum_record, output_option, print_json, to_record, yes_option
+from datacoord.cli.tables import print_table
 from datacoord.client import CoordinatorClient
 from datacoord.errors import SegmentNotFoundError, SegmentStateConflictError, from_status
 from datacoord.limits import SEGMENTS_DROPPED_MAX

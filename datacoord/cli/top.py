@@ -7,17 +7,41 @@ from dataclasses import dataclass, field
 import click
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from datacoord.cli.connection import address_options
+from datacoord.cli.listings import NOBODY, lateness
 from datacoord.cli.output import age, short_name, size
+from datacoord.cli.tables import Column, fitted, name_column, number_column
 from datacoord.client import CoordinatorClient
 from datacoord.errors import DatacoordError
+from datacoord.natural_order import natural_key
 from datacoord.v1 import admin_pb2, data_coord_pb2
 
 CHANNELS_SHOWN = 12
 FINDINGS_SHOWN = 4
+ROWS_MIN = 2
+"""Rows of a table that are shown in the lowest of terminals."""
+
+DATANODE_COLUMNS = (
+    name_column("datanode"),
+    Column("state"),
+    name_column("host", spare=3),
+    number_column("channels"),
+    number_column("rows/s"),
+    number_column("written/s", spare=1),
+    number_column("buffered", spare=2),
+    number_column("syncing", spare=4),
+)
+CHANNEL_COLUMNS = (
+    name_column("latest channels"),
+    name_column("owner"),
+    number_column("lag"),
+    number_column("checkpoint", spare=2),
+    number_column("moved/s", spare=1),
+    number_column("buffered rows", spare=4),
+    number_column("event", spare=3),
+)
 STYLES = {"STUCK": "bold red", "LATE": "yellow", "WELL": "green"}
 
 
@@ -52,18 +76,18 @@ def top(*, collection: str, interval_seconds: float, once: bool, address: str, t
         before = look(client, collection)
         if once:
             time.sleep(interval_seconds)
-            console.print(draw(look(client, collection), before, address))
+            console.print(draw(look(client, collection), before, address, console, full=True))
             return
         with contextlib.suppress(KeyboardInterrupt), Live(console=console, screen=True, auto_refresh=False) as live:
-            live.update(draw(before, before, address), refresh=True)
+            live.update(draw(before, before, address, console), refresh=True)
             while True:
                 time.sleep(interval_seconds)
                 try:
                     now = look(client, collection)
                 except DatacoordError as error:  # it may come back, and what was seen stays readable
-                    live.update(Group(draw(before, before, address), Text(error.message, "red")), refresh=True)
+                    live.update(draw(before, before, address, console, failure=error.message), refresh=True)
                     continue
-                live.update(draw(now, before, address), refresh=True)
+                live.update(draw(now, before, address, console), refresh=True)
                 before = now
 
 
@@ -82,11 +106,32 @@ def look(client: CoordinatorClient, collection: str) -> Look:
     )
 
 
-def draw(now: Look, before: Look, address: str) -> RenderableType:
-    """The screen."""
-    return Group(
-        _head(now, before, address), Text(), _datanodes(now, before), Text(), _channels(now, before), *_findings(now)
-    )
+def draw(
+    now: Look, before: Look, address: str, console: Console, *, full: bool = False, failure: str = ""
+) -> RenderableType:
+    """The screen: what matters most comes first, because what does not fit is cut at the end.
+
+    Args:
+        now: this look.
+        before: the one before it, for rates.
+        address: of the coordinator.
+        console: where it is shown: as wide as that, and as high.
+        full: as high as it takes.
+        failure: why this look is none.
+    """
+    head: list[RenderableType] = [_head(now, before, address)]
+    if failure:
+        head.append(Text(failure, "red"))
+    head += _findings(now, console, None if full else console.height // 3)
+    head.append(Text())
+    datanodes = _datanodes(now, before, console, None if full else console.height // 4)
+    used = sum(_lines(part, console) for part in (*head, *datanodes))
+    left = CHANNELS_SHOWN if full else console.height - used - 2  # a line between the tables, and the headings
+    return Group(*head, *datanodes, Text(), _channels(now, before, console, max(left, ROWS_MIN)))
+
+
+def _lines(part: RenderableType, console: Console) -> int:
+    return len(console.render_lines(part, pad=False))
 
 
 def _head(now: Look, before: Look, address: str) -> RenderableType:
@@ -114,10 +159,14 @@ def _head(now: Look, before: Look, address: str) -> RenderableType:
     return line
 
 
-def _datanodes(now: Look, before: Look) -> RenderableType:
-    table = _table(("datanode", "state", "host"), ("channels", "rows/s", "written/s", "buffered", "syncing"))
-    for node in now.datanodes:
-        table.add_row(
+def _datanodes(now: Look, before: Look, console: Console, lines_max: int | None) -> list[RenderableType]:
+    if not now.datanodes:
+        return [Text("No datanode lives.", "yellow")]
+    shown = now.datanodes
+    if lines_max is not None and len(shown) + 1 > lines_max:
+        shown = shown[: max(lines_max - 2, ROWS_MIN)]  # the headings, and how many are not shown
+    rows = [
+        (
             f"{node.job}/{node.slot}",
             short_name("DataNodeState", data_coord_pb2.DataNodeState.Name(node.state)),
             f"{node.host}:{node.pid}",
@@ -127,56 +176,57 @@ def _datanodes(now: Look, before: Look) -> RenderableType:
             size(round(node.metrics.get("datanode_buffered_bytes", 0.0))),
             size(round(node.metrics.get("datanode_syncing_bytes", 0.0))),
         )
-    return table if now.datanodes else Text("No datanode lives.", "yellow")
+        for node in shown
+    ]
+    parts: list[RenderableType] = [fitted(DATANODE_COLUMNS, rows, console.width)[0]]
+    if len(shown) < len(now.datanodes):
+        parts.append(Text(f"… and {len(now.datanodes) - len(shown):,} more: datacoord datanodes", "dim"))
+    return parts
 
 
-def _channels(now: Look, before: Look) -> RenderableType:
+def _channels(now: Look, before: Look, console: Console, rows_max: int) -> RenderableType:
     checkpoints = _checkpoints(before)
     seconds = max(now.time_seconds - before.time_seconds, 1e-9)
-    late = sorted(now.channels, key=_lateness, reverse=True)[:CHANNELS_SHOWN]
-    table = _table(("latest channels", "owner"), ("lag", "checkpoint", "moved/s", "buffered rows", "event"))
+    named = sorted(now.channels, key=lambda channel: natural_key(channel.channel_name))
+    late = sorted(named, key=lateness, reverse=True)[:rows_max]
+    if not late:
+        return Text("There is no channel.")
+    rows = []
     for channel in late:
         report = channel.report
         moved = channel.checkpoint.timestamp - checkpoints.get(channel.channel_name, channel.checkpoint.timestamp)
-        table.add_row(
-            channel.channel_name,
-            Text(channel.owner or "nobody", "" if channel.owner else "yellow"),
-            f"{report.lag:,}" if report.HasField("lag") else "",
-            f"{channel.checkpoint.timestamp:,}",
-            f"{moved / seconds:,.0f}",
-            f"{report.buffered_rows:,}",
-            age(report.event_time_ms) if report.event_time_ms else "",
+        rows.append(
+            (
+                channel.channel_name,
+                Text(channel.owner or NOBODY, "" if channel.owner else "yellow"),
+                f"{report.lag:,}" if report.HasField("lag") else "",
+                f"{channel.checkpoint.timestamp:,}",
+                f"{moved / seconds:,.0f}",
+                f"{report.buffered_rows:,}",
+                age(report.event_time_ms) if report.event_time_ms else "",
+            )
         )
-    return table if late else Text("There is no channel.")
+    return fitted(CHANNEL_COLUMNS, rows, console.width)[0]
 
 
-def _findings(now: Look) -> list[RenderableType]:
+def _findings(now: Look, console: Console, lines_max: int | None) -> list[RenderableType]:
+    """As many findings as find room, and one in any case."""
     drawn: list[RenderableType] = []
+    used = 0
     for finding in now.explained.findings:
         severity = short_name("FindingSeverity", admin_pb2.FindingSeverity.Name(finding.severity))
-        text = Text("\n")
+        text = Text()
         text.append(f"{severity} ", STYLES[severity])
         text.append(f"{finding.channel_name or 'the service'}: {finding.explanation} ")
         text.append(finding.advice, "dim")
+        used += _lines(text, console)
+        if drawn and lines_max is not None and used > lines_max:
+            break
         drawn.append(text)
-    hidden = now.explained.total - len(now.explained.findings)
+    hidden = now.explained.total - len(drawn)
     if hidden > 0:
         drawn.append(Text(f"… and {hidden:,} more: datacoord stuck", "dim"))
     return drawn
-
-
-def _table(texts: tuple[str, ...], numbers: tuple[str, ...]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in texts:
-        table.add_column(name, overflow="ellipsis", no_wrap=True)
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
-
-
-def _lateness(channel: admin_pb2.ChannelInfo) -> tuple[int, int]:
-    report = channel.report
-    return (report.lag if report.HasField("lag") else 0, report.timestamp - channel.checkpoint.timestamp)
 
 
 def _checkpoints(seen: Look) -> dict[str, int]:

@@ -16,7 +16,8 @@ from coordinator.core.verify import ABOUT, Finding, Kind
 from coordinator.store.verify import Report
 from coordinator.store.verify import verify as look
 from datacoord.cli.database_options import database_options, settings_of
-from datacoord.cli.output import output_option, print_json, print_table
+from datacoord.cli.output import FOUND_STATUS, output_option, print_json
+from datacoord.cli.tables import print_table
 
 SHOWN_MAX = 20
 """Findings of one kind in a table; JSON has all of them."""
@@ -31,7 +32,8 @@ def verify(*, collections: Sequence[str], deep: bool, output: str, config_file: 
     """Prove that rows, objects and history of COLLECTIONS (or of all) belong together.
 
     Reads the database and lists the objects itself: the coordinator may run or not, and nothing is changed. What is merely in
-    flight is no fault. Exit status 1 if there is a fault; notes (orphans, say) are listed and are none.
+    flight is no fault. Exit status 3: there is a fault; 0: there is none (notes, orphans say, are listed and are none); 1: it could
+    not look; 2: the command was wrong.
     """
     settings = settings_of(config_file, where)
     logging.configure(settings.log_level, settings.log_format, sys.stderr)
@@ -48,7 +50,7 @@ def verify(*, collections: Sequence[str], deep: bool, output: str, config_file: 
     else:
         _print(report)
     if report.faults:
-        sys.exit(1)
+        sys.exit(FOUND_STATUS)
 
 
 class ProgressBar:

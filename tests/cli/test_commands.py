@@ -1,7 +1,6 @@
 """The `datacoord` command: tables for people, JSON for scripts, one sentence for what went wrong, and a quick start."""
 
 import json
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ from server.running_coordinator import (
     running,
     save_part,
 )
+from support.commands import run
 from support.waiting import eventually
 
 from datacoord.cli import main
@@ -201,6 +201,14 @@ def test_config_shows_sources_and_masks_secrets(tmp_path: Path) -> None:
     assert "CONFIG_INVALID" in refused.stderr
 
 
+def test_a_script_learns_what_migrate_did(tmp_path: Path) -> None:
+    """A deployment that asks whether the database was changed must not read a sentence for it."""
+    arguments = ["migrate", "--data-dir", str(tmp_path / "data"), "--output", "json"]
+    first, again = [json.loads(CliRunner().invoke(main, arguments, catch_exceptions=False).stdout) for _ in range(2)]
+    assert (first[0]["before"], first[0]["changed"]) == ("", True)
+    assert again == [{"before": first[0]["now"], "now": first[0]["now"], "changed": False}]
+
+
 def test_version_names_what_matters() -> None:
     """For bug reports."""
     (versions,) = json.loads(CliRunner().invoke(main, ["version", "-o", "json"]).stdout)
@@ -224,24 +232,21 @@ def test_the_list_of_commands_is_complete_and_quick() -> None:
         "import sys; from datacoord.cli import main; main(['--help'], standalone_mode=False);"
         "print(sorted({'grpc', 'sqlalchemy', 'pyarrow', 'rich'} & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=60, check=True
-    )
+    done = run([sys.executable, "-c", program], environment=environment())
+    assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_an_unknown_command_is_wrong_usage() -> None:
     """Click says it, with exit status 2."""
-    done = subprocess.run(
-        command("frobnicate"), env=environment(), capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run(command("frobnicate"), environment=environment())
     assert done.returncode == 2
     assert "frobnicate" in done.stderr
 
 
 def test_output_of_tables_is_not_cut_where_a_program_reads() -> None:
     """Rich would fold lines at 80 columns in a pipe, in the middle of a name."""
-    from datacoord.cli.output import WIDE, console
+    from datacoord.cli.tables import WIDE, console
 
     assert console().width == WIDE
 

@@ -55,7 +55,7 @@ def test_commands_are_found_at_all() -> None:
         ("DATACOORD_TOKEN=x .venv/bin/datacoord serve --porrt 1 &", "--porrt"),
         ("datacoord serve --port", "Option '--port' requires an argument."),
         ("datacoord land generated --collection x --rows many", "'many' is not a valid"),
-        ("echo one && datacoord channels --output yaml > file 2>&1", "'yaml' is not one of 'table', 'json'"),
+        ("echo one && datacoord channels --output yaml > file 2>&1", "'yaml' is not one of 'table', 'wide', 'json'"),
         ("datacoord channels files more", "nothing takes more"),
         ("datacoord land tikv --collection orders", "no such command: tikv"),
         ("datacoord land git --repository .", "collection_name is missing"),

@@ -39,14 +39,14 @@ def test_no_fault_is_said_in_one_line_and_by_exit_status_0(copy: Copy) -> None:
     assert result.stdout.count("\n") == 1
 
 
-def test_a_fault_is_said_with_what_to_do_and_by_exit_status_1(copy: Copy) -> None:
+def test_a_fault_is_said_with_what_to_do_and_by_exit_status_3(copy: Copy) -> None:
     """Who is woken by it reads this first."""
     gone = copy.files()[0]
     gone.unlink()
 
     table, record = run("verify", *where(copy)), run("verify", *where(copy), "-o", "json")
 
-    assert (table.exit_code, record.exit_code) == (1, 1)
+    assert (table.exit_code, record.exit_code) == (3, 3)
     assert "missing_object (1, fault)" in table.stdout
     assert str(gone.relative_to(copy.collection.storage_root)) in table.stdout
     assert "Restore the object" in table.stdout
@@ -74,14 +74,14 @@ def test_only_the_collections_named_are_looked_at(copy: Copy) -> None:
     copy.files()[0].unlink()
 
     assert run("verify", "claimed", *where(copy)).exit_code == 0
-    assert run("verify", "managed", "claimed", *where(copy)).exit_code == 1
+    assert run("verify", "managed", "claimed", *where(copy)).exit_code == 3
     unknown = run("verify", "typo", *where(copy))
     assert unknown.exit_code == 1
     assert "COLLECTION_NOT_FOUND" in unknown.stderr
 
 
 def test_what_cannot_be_looked_at_is_said_in_a_sentence(tmp_path: Path) -> None:
-    """An empty answer would pass for health."""
+    """An empty answer would pass for health, and the exit status of a fault for one that was found."""
     result = run("verify", "--data-dir", str(tmp_path / "nothing"))
 
     assert result.exit_code == 1
@@ -159,7 +159,7 @@ def test_verify_finds_what_is_missing_beside_a_running_coordinator(served: Serve
     result = run("verify", "--data-dir", str(served.data_dir), "--output", "json")
 
     (report,) = json.loads(result.stdout)
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert [finding["kind"] for finding in report["findings"]] == ["missing_object"] * 2
 
 
