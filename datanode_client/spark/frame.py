@@ -30,6 +30,16 @@ _CHANNEL_OF_PATH: Final = r"/([0-9]+)/[^/]+/[0-9]+/[^/]+$"
 _HADOOP_SCHEMES: Final = {"s3": "s3a", "gcs": "gs"}
 """Where Hadoop, which Spark reads by, names a scheme of pyarrow.fs otherwise."""
 
+_AS_WRITTEN: Final = {
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "mergeSchema": "false",
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+}
+"""Options of Spark's Parquet reader, each of which it would else take from the session: a missing object of deletes must fail the
+read, not bring rows back, and dates are the calendar's that Arrow writes, not a session's older one."""
+
 _Logs = list[tuple[int, LogObject]]
 """Objects, each with the checkpoint of its channel."""
 
@@ -73,10 +83,10 @@ def collection_frame(
         key_schema = spark_schema(pa.schema([collection.columns.field(name) for name in keys]))
         newest = (
             _read(spark, root, key_schema, deletes, with_channel=True)
-            .groupBy(_CHANNEL, *keys)
+            .groupBy(_CHANNEL, *(F.col(_quoted(name)) for name in keys))
             .agg(F.max(TIMESTAMP_COLUMN).alias(_DELETED_AT))
         )
-        hidden = [frame[name] == newest[name] for name in (_CHANNEL, *keys)]
+        hidden = [frame[_quoted(name)] == newest[_quoted(name)] for name in (_CHANNEL, *keys)]
         frame = frame.join(newest, [*hidden, frame[TIMESTAMP_COLUMN] < newest[_DELETED_AT]], "left_anti")
     return frame.select(*(F.col(_quoted(name)) for name in columns))
 
@@ -134,7 +144,7 @@ def _parquet(
 ) -> DataFrame:
     # Spark takes paths for patterns.
     literal = re.sub(r"([{}\[\]*?\\])", r"\\\1", root)
-    frame = spark.read.schema(schema).parquet(*(f"{literal}/{log.path}" for log in logs))
+    frame = spark.read.schema(schema).options(**_AS_WRITTEN).parquet(*(f"{literal}/{log.path}" for log in logs))
     if not with_channel:
         return frame
     path = F.col("_metadata.file_path")
