@@ -34,6 +34,9 @@ TT_MSGS_MAX = 65_536
 REPORTED_METRICS_MAX = 512
 """Counters and gauges of one heartbeat: they are stored as one packed row and exported per datanode."""
 
+FAULT_CHARS_MAX = 200
+"""Words of a datanode on what keeps a channel from going on: a sentence, not a log."""
+
 MSG_ID_BYTES_MAX = 4096
 """A msg_id is a seek position, not a payload; it is rewritten with every checkpoint."""
 

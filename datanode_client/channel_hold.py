@@ -15,6 +15,7 @@ from datanode_client.calls import Backoff
 from datanode_client.client_config import SessionConfig
 from datanode_client.clock import Clock
 from datanode_client.datasync import EndReason
+from datanode_client.faults import Fault, graph_fault
 
 _log = structlog.get_logger(__name__)
 
@@ -44,6 +45,23 @@ class ChannelGraph(Protocol):
 GraphEnd = Callable[[ChannelGraph, EndReason, BaseException | None], None]
 GraphFactory = Callable[[data_coord_pb2.ChannelRecoveryInfo, GraphEnd], ChannelGraph]
 """Makes the graph of a channel; the callback is told once why it ended."""
+
+
+class Restarts(Backoff):
+    """How often a channel's graphs have failed lately, over all its epochs in this process.
+
+    Attributes:
+        fault: the newest failure, since the first of them; None = they run.
+        failed_at: how far the graph had read then, a timestamp.
+    """
+
+    fault: Fault | None = None
+    failed_at = 0
+
+    def reset(self) -> None:
+        """Forgets the failures: a graph has run for long."""
+        super().reset()
+        self.fault = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +97,7 @@ class ChannelHold:
         channel_name: str,
         epoch: int,
         context: HoldContext,
-        restarts: Backoff,
+        restarts: Restarts,
         on_over: Callable[["ChannelHold"], None],
     ) -> None:
         self.channel_name = channel_name
@@ -93,6 +111,7 @@ class ChannelHold:
         self._ended = asyncio.Event()
         self._end: tuple[EndReason, BaseException | None] | None = None
         self._graph: ChannelGraph | None = None
+        self._started = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -119,7 +138,19 @@ class ChannelHold:
 
     def report(self) -> data_coord_pb2.DataNodeTtMsg | None:
         """What a heartbeat says of the channel; None = nothing yet."""
-        return None if self._graph is None else self._graph.report()
+        restarts, clock = self._restarts, self._context.clock
+        if self._graph is None:
+            if restarts.fault is None:
+                return None
+            message = data_coord_pb2.DataNodeTtMsg(channel_name=self.channel_name, epoch=self.epoch)
+        else:
+            message = self._graph.report()
+            runs_for_long = clock.monotonic() - self._started > self._context.config.restart_reset_seconds
+            if message.timestamp > restarts.failed_at or runs_for_long:
+                restarts.fault = None
+        if restarts.fault is not None and not message.fault:
+            restarts.fault.put_into(message, clock)
+        return message
 
     async def close(self) -> None:
         """Drops everything at once: the channel is somebody else's, or will be by its lease."""
@@ -169,7 +200,8 @@ class ChannelHold:
         Raises:
             _NotOursError: the epoch is over, or the channel; there is nothing to hand back.
         """
-        started = self._context.clock.monotonic()
+        self._started = self._context.clock.monotonic()
+        read_to = 0
         try:
             graph = await self._start_graph()
             await _first(self._ended, self._release_asked)
@@ -184,12 +216,16 @@ class ChannelHold:
             reason, error = EndReason.FAILED, failure
         finally:
             if self._graph is not None:
+                read_to = self._graph.report().timestamp
                 await self._graph.close()
                 self._graph = None
         if reason is not EndReason.FAILED:
             raise _NotOursError(reason.value)
-        if self._context.clock.monotonic() - started > self._context.config.restart_reset_seconds:
+        if self._context.clock.monotonic() - self._started > self._context.config.restart_reset_seconds:
             self._restarts.reset()
+        if error is not None:
+            self._restarts.fault = graph_fault(error, self._restarts.fault, self._context.clock)
+            self._restarts.failed_at = read_to
         delay_seconds = self._restarts.next_delay_seconds()
         _log.error(
             "channel_failed",

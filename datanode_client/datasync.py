@@ -21,6 +21,7 @@ from datacoord.positions import Position
 from datacoord.v1 import data_coord_pb2
 from datanode_client.binlog.schemas import CollectionSchema
 from datanode_client.binlog.writer import BinlogWriter
+from datanode_client.faults import Fault, source_fault
 from datanode_client.flowgraph.dd_node import DDNode
 from datanode_client.flowgraph.graph import FlowGraph
 from datanode_client.flowgraph.tt_node import TTNode
@@ -85,6 +86,9 @@ class DataSyncService:
         self._graph = self._make_graph(info, schema, metacache)
         self._reader: ChannelReader | None = None
         self._reading: asyncio.Task[None] | None = None
+        self._source_fault: Fault | None = None
+        self._failed_at = 0
+        self._opened_at: float | None = None
         self._changed = asyncio.Event()
         self._ended = False
         self._end_reason: EndReason | None = None
@@ -148,7 +152,7 @@ class DataSyncService:
     def report(self) -> data_coord_pb2.DataNodeTtMsg:
         """What a heartbeat says of the channel."""
         consumed = self._write_buffer.consumed
-        return data_coord_pb2.DataNodeTtMsg(
+        message = data_coord_pb2.DataNodeTtMsg(
             channel_name=self.channel_name,
             epoch=self.epoch,
             timestamp=consumed.timestamp,
@@ -159,7 +163,21 @@ class DataSyncService:
             syncs_in_flight=self._dispatcher.syncs_in_flight,
             # The stored checkpoint never passes a pin, so nothing is left once it is at the end.
             finished=self._graph.has_ended and self._write_buffer.persisted.timestamp >= consumed.timestamp,
+            oldest_sync_age_ms=round(1000 * self._dispatcher.oldest_sync_age_seconds),
         )
+        # What cannot be written holds the checkpoint back, whatever is read.
+        fault = self._dispatcher.fault or self._lasting_fault()
+        if fault is not None:
+            fault.put_into(message, self._resources.clock)
+        return message
+
+    def _lasting_fault(self) -> Fault | None:
+        """How the source fails; None once it got further, or a reader has been open for long."""
+        opened, longest = self._opened_at, self._resources.config.source_retry_delay_seconds_max
+        is_well = opened is not None and self._resources.clock.monotonic() - opened > longest
+        if is_well or self._write_buffer.consumed.timestamp > self._failed_at:
+            self._source_fault = None
+        return self._source_fault
 
     def _lag(self) -> int | None:
         if self._graph.has_ended:
@@ -237,11 +255,13 @@ class DataSyncService:
         # Kept before it is open: one that fails to open is closed too.
         reader = self._reader = self._reader_factory(self._context)
         await reader.open(self._write_buffer.consumed)
+        self._opened_at = self._resources.clock.monotonic()
         self._graph.reader_opened()
         return reader
 
     async def _close_reader(self) -> None:
         reader, self._reader = self._reader, None
+        self._opened_at = None
         if reader is not None:
             with suppress(Exception):  # it failed already, or its work is done
                 await reader.close()
@@ -250,6 +270,8 @@ class DataSyncService:
         config = self._resources.config
         grown = config.source_retry_delay_seconds_initial * 2.0 ** min(failures - 1, 32)
         delay_seconds = min(config.source_retry_delay_seconds_max, grown) * self._resources.rng.uniform(0.5, 1.0)
+        self._source_fault = source_fault(fault, self._lasting_fault(), self._resources.clock)
+        self._failed_at = self._write_buffer.consumed.timestamp
         self._resources.metrics.add(names.SOURCE_FAILURES)
         self._log.warning(
             "source_failed",

@@ -11,7 +11,7 @@ from datacoord.limits import REPORTED_METRICS_MAX
 from datacoord.v1 import data_coord_pb2
 from datanode_client.broker import Broker
 from datanode_client.calls import Backoff, worth_a_line
-from datanode_client.channel_hold import ChannelHold, HoldContext
+from datanode_client.channel_hold import ChannelHold, HoldContext, Restarts
 from datanode_client.client_config import SessionConfig
 from datanode_client.desired_state import plan
 from datanode_client.metrics import DataNodeMetrics
@@ -38,11 +38,11 @@ class ChannelMemory:
     def __init__(self, config: SessionConfig) -> None:
         self._config = config
         self.epochs_seen: dict[str, int] = {}
-        self._restarts: dict[str, Backoff] = {}
+        self._restarts: dict[str, Restarts] = {}
 
-    def restarts(self, channel_name: str) -> Backoff:
-        """How often the channel's graphs have failed lately."""
-        return self._restarts.setdefault(channel_name, Backoff(self._config.restart))
+    def restarts(self, channel_name: str) -> Restarts:
+        """How often the channel's graphs have failed lately, and why."""
+        return self._restarts.setdefault(channel_name, Restarts(self._config.restart))
 
 
 class DataNodeSession:

@@ -3,8 +3,10 @@
 A finding names a problem by a stable word, because scripts and pages look for it; docs/reference/findings.md lists them.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from typing import Final
 
@@ -14,6 +16,10 @@ STUCK_MS: Final = 10 * LATE_MS
 """What has not moved for so long does not come right by itself."""
 UNANSWERED_MS: Final = 15_000
 """Assignment, hand-over and the start of a flow graph take seconds."""
+
+
+ALIKE_MAX: Final = 4
+"""Channels of one collection with the same problem that are named, where all collections are looked at."""
 
 
 class Severity(IntEnum):
@@ -33,6 +39,9 @@ class Problem(StrEnum):
     OWNER_SILENT = "OWNER_SILENT"
     RELEASE_LATE = "RELEASE_LATE"
     NOT_READING = "NOT_READING"
+    UPLOADS_FAIL = "UPLOADS_FAIL"
+    SOURCE_FAILS = "SOURCE_FAILS"
+    GRAPH_FAILS = "GRAPH_FAILS"
     CHECKPOINT_STANDS = "CHECKPOINT_STANDS"
     FLUSH_LATE = "FLUSH_LATE"
     BEHIND = "BEHIND"
@@ -48,12 +57,20 @@ class Report:
         event_time_ms: wall clock of that event at the source; 0 = not known.
         lag: distance to the head of the source; None = not known.
         syncs_in_flight: cut and not answered yet.
+        oldest_sync_age_ms: for how long the oldest of them has waited.
+        fault: what keeps the channel from going on, in the owner's words; empty = nothing.
+        fault_problem: what kind of fault that is.
+        fault_age_ms: for how long it has lasted.
     """
 
     consumed_timestamp: int
     event_time_ms: int
     lag: int | None
     syncs_in_flight: int
+    oldest_sync_age_ms: int = 0
+    fault: str = ""
+    fault_problem: Problem = Problem.SOURCE_FAILS
+    fault_age_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +87,10 @@ class ChannelFacts:
         owner_seen_ms: when the owner was heard last; 0 = never.
         owner_lease_until_ms: when the owner's lease ends.
         owned_since_ms: when the owner was given it, or its session began; 0 = not known.
+        free_since_ms: since when nobody owns it although somebody could; 0 = not known.
         release_requested: the owner shall hand it over.
         datanodes: living sessions that read its collection.
         checkpoint_timestamp: its checkpoint.
-        checkpoint_event_time_ms: wall clock of the checkpoint's event; 0 = not known.
         flush_timestamp: a flush target that is not reached; 0 = none.
         flush_since_ms: when that flush was asked for; 0 = not known.
         report: what the owner said at this epoch; None = nothing.
@@ -88,10 +105,10 @@ class ChannelFacts:
     owner_seen_ms: int
     owner_lease_until_ms: int
     owned_since_ms: int
+    free_since_ms: int
     release_requested: bool
     datanodes: int
     checkpoint_timestamp: int
-    checkpoint_event_time_ms: int
     flush_timestamp: int
     flush_since_ms: int
     report: Report | None
@@ -145,24 +162,31 @@ def well(facts: ChannelFacts) -> Finding:
     return _finding(facts, Severity.WELL, Problem.NOTHING, state, "Nothing to do.")
 
 
-def job_stands(lease_until_ms: int, now_ms: int) -> bool:
+def job_stands(lease_until_ms: int, now_ms: int, waiting_since_ms: int = 0) -> bool:
     """Whether no replica runs a job that should never pause.
 
     Args:
         lease_until_ms: when the job's lease ends; 0 = it has not run since the database was made or restored.
         now_ms: by the database's clock.
+        waiting_since_ms: since when somebody has needed the job, where it has not run at all; 0 = nobody does.
     """
-    return lease_until_ms > 0 and now_ms - lease_until_ms >= UNANSWERED_MS
+    since_ms = lease_until_ms or waiting_since_ms
+    return since_ms > 0 and now_ms - since_ms >= UNANSWERED_MS
 
 
-def jobs_stand(leases: Mapping[str, int], now_ms: int) -> Finding | None:
+def jobs_stand(leases: Mapping[str, int], now_ms: int, waiting_since_ms: int = 0) -> Finding | None:
     """The background jobs that should never pause: without them no dead session ends, or no channel is assigned.
 
     Args:
         leases: when they end, by job; 0 = see `job_stands`.
         now_ms: by the database's clock.
+        waiting_since_ms: when the oldest living session began; 0 = there is none.
     """
-    standing = {job: until_ms for job, until_ms in leases.items() if job_stands(until_ms, now_ms)}
+    standing = {
+        job: until_ms or waiting_since_ms
+        for job, until_ms in leases.items()
+        if job_stands(until_ms, now_ms, waiting_since_ms)
+    }
     if not standing:
         return None
     since_ms = min(standing.values())
@@ -179,8 +203,38 @@ def jobs_stand(leases: Mapping[str, int], now_ms: int) -> Finding | None:
 
 def worst_first(findings: list[Finding]) -> list[Finding]:
     """Orders findings: stuck before late, causes before consequences, the oldest first."""
-    order = list(Problem)
-    return sorted(findings, key=lambda f: (f.severity, order.index(f.problem), f.since_ms, f.channel_name))
+    order = {problem: place for place, problem in enumerate(Problem)}
+    return sorted(findings, key=lambda f: (f.severity, order[f.problem], f.since_ms, _natural(f.channel_name)))
+
+
+def gathered(findings: Sequence[Finding], alike_max: int = ALIKE_MAX) -> list[Finding]:
+    """The same findings, but of those that are alike (problem and collection) only the first ones, and one about the rest.
+
+    A thousand channels of a collection that nobody reads would otherwise hide every other cause.
+
+    Args:
+        findings: in order.
+        alike_max: as many of a kind stay.
+    """
+    alike = Counter((f.severity, f.problem, f.collection_name) for f in findings)
+    shown: Counter[tuple[Severity, Problem, str]] = Counter()
+    kept = []
+    for finding in findings:
+        kind = (finding.severity, finding.problem, finding.collection_name)
+        shown[kind] += 1
+        more = alike[kind] - alike_max
+        if shown[kind] <= alike_max or more == 1:
+            kept.append(finding)
+        elif shown[kind] == alike_max + 1:
+            explanation = f"The same holds for {more:,} more channels of collection {finding.collection_name}."
+            advice = f"`datacoord stuck --collection {finding.collection_name}` lists them."
+            kept.append(replace(finding, channel_name="", explanation=explanation, advice=advice))
+    return kept
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    """Sorts v2 before v10."""
+    return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in re.split(r"(\d+)", name)]
 
 
 def _ownership(facts: ChannelFacts, now_ms: int) -> Finding | None:
@@ -193,12 +247,15 @@ def _ownership(facts: ChannelFacts, now_ms: int) -> Finding | None:
                 f"Nobody owns it, and no living datanode reads collection {facts.collection_name}.",
                 "Start the collection's datanode job; it goes on after the checkpoint.",
             )
+        waited_ms = now_ms - facts.free_since_ms if facts.free_since_ms else 0
         return _finding(
             facts,
-            Severity.LATE,
+            Severity.LATE if waited_ms < LATE_MS else Severity.STUCK,
             Problem.NO_OWNER,
-            f"Nobody owns it, although {facts.datanodes} datanodes read collection {facts.collection_name}.",
+            f"Nobody has owned it for {_duration(waited_ms)}, although {facts.datanodes} datanodes read collection "
+            f"{facts.collection_name}.",
             "It is assigned within seconds. If not, look for job_failed in the coordinators' logs.",
+            since_ms=facts.free_since_ms,
         )
     silent_ms = now_ms - facts.owner_seen_ms
     if silent_ms > UNANSWERED_MS or facts.owner_lease_until_ms < now_ms:
@@ -223,8 +280,8 @@ def _ownership(facts: ChannelFacts, now_ms: int) -> Finding | None:
             facts,
             Severity.LATE if now_ms - facts.owned_since_ms < STUCK_MS else Severity.STUCK,
             Problem.NOT_READING,
-            f"Its owner {facts.owner} lives, but says nothing of this channel: its reader does not open.",
-            "Look at the log of that executor for the source's error.",
+            f"Its owner {facts.owner} lives, but has said nothing of this channel for {_duration(now_ms - facts.owned_since_ms)}.",
+            "Look at the log of that executor: its flow graph does not start.",
             since_ms=facts.owned_since_ms,
         )
     return None
@@ -232,22 +289,25 @@ def _ownership(facts: ChannelFacts, now_ms: int) -> Finding | None:
 
 def _progress(facts: ChannelFacts, now_ms: int) -> Finding | None:
     report = facts.report
-    if report is not None and facts.checkpoint_event_time_ms and report.event_time_ms:
-        behind_ms = report.event_time_ms - facts.checkpoint_event_time_ms
-        if (
-            behind_ms > 5 * LATE_MS
-            and report.consumed_timestamp > facts.checkpoint_timestamp
-            and report.syncs_in_flight
-        ):
-            return _finding(
-                facts,
-                Severity.LATE if behind_ms < STUCK_MS else Severity.STUCK,
-                Problem.CHECKPOINT_STANDS,
-                f"Its checkpoint is {_duration(behind_ms)} of events behind what {facts.owner} has read; "
-                f"{report.syncs_in_flight} syncs wait for the object store or the coordinator.",
-                "Look at datacoord_datanode_sync_failures_total and at the executor's log: the store may refuse objects.",
-                since_ms=facts.checkpoint_event_time_ms,
-            )
+    if report is not None and report.fault and report.fault_age_ms >= UNANSWERED_MS:
+        return _finding(
+            facts,
+            Severity.LATE if report.fault_age_ms < STUCK_MS else Severity.STUCK,
+            report.fault_problem,
+            f"{_FAULTS[report.fault_problem]} for {_duration(report.fault_age_ms)}: {_sentence(report.fault)}",
+            _FAULT_ADVICE[report.fault_problem],
+            since_ms=now_ms - report.fault_age_ms,
+        )
+    if report is not None and report.oldest_sync_age_ms > 5 * LATE_MS:
+        return _finding(
+            facts,
+            Severity.LATE if report.oldest_sync_age_ms < STUCK_MS else Severity.STUCK,
+            Problem.CHECKPOINT_STANDS,
+            f"Rows that {facts.owner} has read have not been registered for {_duration(report.oldest_sync_age_ms)}; "
+            f"{report.syncs_in_flight} syncs wait for the object store or the coordinator.",
+            "Look at the executor's log for calls that fail, and at the coordinators' write queue.",
+            since_ms=now_ms - report.oldest_sync_age_ms,
+        )
     if facts.flush_timestamp and facts.flush_since_ms and now_ms - facts.flush_since_ms > LATE_MS:
         waited_ms = now_ms - facts.flush_since_ms
         return _finding(
@@ -272,6 +332,22 @@ def _progress(facts: ChannelFacts, now_ms: int) -> Finding | None:
             since_ms=report.event_time_ms,
         )
     return None
+
+
+_FAULTS: Final = {
+    Problem.UPLOADS_FAIL: "Objects cannot be written, and the checkpoint stands,",
+    Problem.SOURCE_FAILS: "Its source has failed",
+    Problem.GRAPH_FAILS: "Its flow graph has failed again and again",
+}
+_FAULT_ADVICE: Final = {
+    Problem.UPLOADS_FAIL: "Mend the store, or the credentials of the executors; nothing is lost, and what waits is written then.",
+    Problem.SOURCE_FAILS: "Mend the source, or what the job was told of it; reading goes on by itself after the checkpoint.",
+    Problem.GRAPH_FAILS: "The executor's log has more (channel_failed). Unless a setting is wrong, it is a bug: please report it.",
+}
+
+
+def _sentence(words: str) -> str:
+    return words if words.endswith((".", "…")) else f"{words}."
 
 
 def _finding(

@@ -309,3 +309,6 @@ def reported_message(message: data_coord_pb2.DataNodeTtMsg) -> None:
     number(message.buffered_rows, "buffered_rows", 0)
     number(message.buffered_bytes, "buffered_bytes", 0)
     number(message.syncs_in_flight, "syncs_in_flight", 0)
+    label(message.fault, "fault", limits.FAULT_CHARS_MAX)
+    number(message.fault_age_ms, "fault_age_ms", 0)
+    number(message.oldest_sync_age_ms, "oldest_sync_age_ms", 0)

@@ -8,13 +8,24 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.engine import Connection
 
-from coordinator.core.findings import ChannelFacts, Finding, Report, examine, jobs_stand, well, worst_first
+from coordinator.core.findings import (
+    ChannelFacts,
+    Finding,
+    Problem,
+    Report,
+    examine,
+    gathered,
+    jobs_stand,
+    well,
+    worst_first,
+)
 from coordinator.core.model import ChannelMode, ChannelState
 from coordinator.core.refusals import channel_not_found
 from coordinator.store import reports
 from coordinator.store.collections import collection_ids
 from coordinator.store.dialects import DatabaseKind
-from coordinator.store.job_leases import NEVER_PAUSE, Job
+from coordinator.store.events_forms import FORMS, Form
+from coordinator.store.job_leases import NEVER_PAUSE
 from coordinator.store.tables import (
     SESSION_ENDED,
     channel_state,
@@ -28,6 +39,12 @@ from coordinator.store.tables import (
     vchannels,
 )
 from datacoord.v1 import data_coord_pb2
+
+_FAULT_PROBLEMS = {
+    data_coord_pb2.CHANNEL_FAULT_SOURCE: Problem.SOURCE_FAILS,
+    data_coord_pb2.CHANNEL_FAULT_OBJECTS: Problem.UPLOADS_FAIL,
+    data_coord_pb2.CHANNEL_FAULT_GRAPH: Problem.GRAPH_FAILS,
+}
 
 CHANNELS_PER_STEP = 500
 """A few milliseconds of the loop, where reads run on it."""
@@ -89,12 +106,15 @@ def read_findings(
     if jobs is not None:
         found.append(jobs)
     ordered = worst_first(found)
-    return Findings(tuple(ordered[:findings_max]), len(ordered))
+    shown = ordered if channel_name or collection_name else gathered(ordered)
+    return Findings(tuple(shown[:findings_max]), len(ordered))
 
 
 def _jobs(connection: Connection, now_ms: int) -> Finding | None:
     statement = select(job_leases.c.name, job_leases.c.lease_until_ms).where(job_leases.c.name.in_(NEVER_PAUSE))
-    return jobs_stand({lease.name: lease.lease_until_ms for lease in connection.execute(statement)}, now_ms)
+    leases = dict.fromkeys(NEVER_PAUSE, 0) | {row.name: row.lease_until_ms for row in connection.execute(statement)}
+    oldest = select(func.min(datanodes.c.register_time_ms)).where(datanodes.c.state != SESSION_ENDED)
+    return jobs_stand(leases, now_ms, connection.execute(oldest).scalar() or 0)
 
 
 def _facts(
@@ -102,7 +122,11 @@ def _facts(
 ) -> Iterator[ChannelFacts]:
     sessions = _sessions(connection)
     said = reports.read_messages(connection, kind, sessions)
-    readers = Counter(collection_id for session in sessions.values() for collection_id in session)
+    readers = Counter(collection_id for session in sessions.values() for collection_id in session.collection_ids)
+    read_since: dict[int, int] = {}
+    for session in sessions.values():
+        for collection_id in session.collection_ids:
+            read_since[collection_id] = min(session.since_ms, read_since.get(collection_id, session.since_ms))
     flush_since = _flush_times(connection)
     statement = (
         select(
@@ -112,6 +136,7 @@ def _facts(
             vchannels.c.finished_timestamp,
             channel_state,
             collections.c.name.label("collection_name"),
+            collections.c.create_time_ms,
             owners.c.name.label("owner_name"),
             owners.c.last_seen_time_ms,
             owners.c.lease_until_ms,
@@ -129,12 +154,14 @@ def _facts(
     if collection_name:
         (collection_id,) = collection_ids(connection, [collection_name])
         statement = statement.where(vchannels.c.collection_id == collection_id)
-    assigned: dict[int, int] | None = None
+    changed: dict[int, int] | None = None
     for row in connection.execute(statement):
         message = said.get(row.owner_id, {}).get(row.name)
         report = _report(message) if message is not None and message.epoch == row.epoch else None
-        if report is None and row.register_time_ms and assigned is None:
-            assigned = _assignment_times(connection)
+        if report is None and changed is None:
+            changed = _owner_times(connection)
+        # When it got the owner that it has, or lost the last one; 0 = long ago.
+        since_ms = (changed or {}).get(row.epoch, 0)
         yield ChannelFacts(
             channel_name=row.name,
             collection_name=row.collection_name,
@@ -144,32 +171,46 @@ def _facts(
             owner=row.owner_name or "",
             owner_seen_ms=row.last_seen_time_ms or 0,
             owner_lease_until_ms=row.lease_until_ms or 0,
-            owned_since_ms=max(row.register_time_ms or 0, (assigned or {}).get(row.epoch, 0)),
+            owned_since_ms=max(row.register_time_ms or 0, since_ms),
+            free_since_ms=max(read_since.get(row.collection_id, 0), row.create_time_ms, since_ms),
             release_requested=bool(row.release_requested),
             datanodes=readers[row.collection_id],
             checkpoint_timestamp=row.checkpoint_timestamp,
-            checkpoint_event_time_ms=row.checkpoint_event_time_ms,
             flush_timestamp=row.flush_timestamp,
             flush_since_ms=flush_since.get(row.channel_id, 0) if row.flush_timestamp else 0,
             report=report,
         )
 
 
-def _sessions(connection: Connection) -> dict[int, list[int]]:
-    """The collections that each living session reads."""
-    statement = select(datanodes.c.node_id, datanodes.c.collection_ids).where(datanodes.c.state != SESSION_ENDED)
-    return {node_id: json.loads(collection_ids_json) for node_id, collection_ids_json in connection.execute(statement)}
+@dataclass(frozen=True, slots=True)
+class _Session:
+    collection_ids: list[int]
+    since_ms: int
 
 
-def _assignment_times(connection: Connection) -> dict[int, int]:
-    """When the newest epochs were given to sessions: a session that lives for days may have its channel for a second."""
+def _sessions(connection: Connection) -> dict[int, _Session]:
+    """What each living session reads, and since when."""
+    columns = (datanodes.c.node_id, datanodes.c.collection_ids, datanodes.c.register_time_ms)
+    statement = select(*columns).where(datanodes.c.state != SESSION_ENDED)
+    return {
+        node_id: _Session(json.loads(collection_ids_json), since_ms)
+        for node_id, collection_ids_json, since_ms in connection.execute(statement)
+    }
+
+
+def _owner_times(connection: Connection) -> dict[int, int]:
+    """When the newest epochs began: a session that lives for days may have its channel for a second."""
     newest = connection.execute(select(func.max(events.c.event_id))).scalar() or 0
     statement = select(events.c.time_ms, events.c.changes).where(
-        events.c.event_id > newest - EVENTS_MAX, events.c.rpc == Job.ASSIGNMENT.rpc
+        events.c.event_id > newest - EVENTS_MAX,
+        events.c.rpc.in_([rpc for rpc, form in FORMS.items() if form is Form.OWNER]),
     )
-    return {
-        epoch: time_ms for time_ms, changes in connection.execute(statement) for _, epoch, _, _ in json.loads(changes)
-    }
+    times: dict[int, int] = {}
+    for time_ms, changes in connection.execute(statement):
+        for _, epoch, *_ in json.loads(changes):
+            # Later entries of the same epoch only ask its owner for something.
+            times.setdefault(epoch, time_ms)
+    return times
 
 
 def _flush_times(connection: Connection) -> dict[int, int]:
@@ -193,4 +234,8 @@ def _report(message: data_coord_pb2.DataNodeTtMsg) -> Report:
         event_time_ms=message.event_time_ms,
         lag=message.lag if message.HasField("lag") else None,
         syncs_in_flight=message.syncs_in_flight,
+        oldest_sync_age_ms=message.oldest_sync_age_ms,
+        fault=message.fault,
+        fault_problem=_FAULT_PROBLEMS.get(message.fault_kind, Problem.GRAPH_FAILS),
+        fault_age_ms=message.fault_age_ms,
     )

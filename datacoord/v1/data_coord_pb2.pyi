@@ -17,12 +17,23 @@ class DataNodeState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DATA_NODE_STATE_HEALTHY: _ClassVar[DataNodeState]
     DATA_NODE_STATE_STOPPING: _ClassVar[DataNodeState]
     DATA_NODE_STATE_ENDED: _ClassVar[DataNodeState]
+
+class ChannelFault(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CHANNEL_FAULT_UNSPECIFIED: _ClassVar[ChannelFault]
+    CHANNEL_FAULT_SOURCE: _ClassVar[ChannelFault]
+    CHANNEL_FAULT_OBJECTS: _ClassVar[ChannelFault]
+    CHANNEL_FAULT_GRAPH: _ClassVar[ChannelFault]
 DATA_NODE_STATE_UNSPECIFIED: DataNodeState
 DATA_NODE_STATE_INITIALIZING: DataNodeState
 DATA_NODE_STATE_IDLE: DataNodeState
 DATA_NODE_STATE_HEALTHY: DataNodeState
 DATA_NODE_STATE_STOPPING: DataNodeState
 DATA_NODE_STATE_ENDED: DataNodeState
+CHANNEL_FAULT_UNSPECIFIED: ChannelFault
+CHANNEL_FAULT_SOURCE: ChannelFault
+CHANNEL_FAULT_OBJECTS: ChannelFault
+CHANNEL_FAULT_GRAPH: ChannelFault
 
 class RegisterDataNodeRequest(_message.Message):
     __slots__ = ("job", "slot", "collection_names", "host", "pid")
@@ -49,7 +60,7 @@ class RegisterDataNodeResponse(_message.Message):
     def __init__(self, node_id: _Optional[int] = ..., lease_ms: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ...) -> None: ...
 
 class DataNodeTtMsg(_message.Message):
-    __slots__ = ("channel_name", "epoch", "timestamp", "event_time_ms", "lag", "buffered_rows", "buffered_bytes", "syncs_in_flight", "finished")
+    __slots__ = ("channel_name", "epoch", "timestamp", "event_time_ms", "lag", "buffered_rows", "buffered_bytes", "syncs_in_flight", "finished", "fault", "fault_kind", "fault_age_ms", "oldest_sync_age_ms")
     CHANNEL_NAME_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +70,10 @@ class DataNodeTtMsg(_message.Message):
     BUFFERED_BYTES_FIELD_NUMBER: _ClassVar[int]
     SYNCS_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
+    FAULT_KIND_FIELD_NUMBER: _ClassVar[int]
+    FAULT_AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_SYNC_AGE_MS_FIELD_NUMBER: _ClassVar[int]
     channel_name: str
     epoch: int
     timestamp: int
@@ -68,7 +83,11 @@ class DataNodeTtMsg(_message.Message):
     buffered_bytes: int
     syncs_in_flight: int
     finished: bool
-    def __init__(self, channel_name: _Optional[str] = ..., epoch: _Optional[int] = ..., timestamp: _Optional[int] = ..., event_time_ms: _Optional[int] = ..., lag: _Optional[int] = ..., buffered_rows: _Optional[int] = ..., buffered_bytes: _Optional[int] = ..., syncs_in_flight: _Optional[int] = ..., finished: _Optional[bool] = ...) -> None: ...
+    fault: str
+    fault_kind: ChannelFault
+    fault_age_ms: int
+    oldest_sync_age_ms: int
+    def __init__(self, channel_name: _Optional[str] = ..., epoch: _Optional[int] = ..., timestamp: _Optional[int] = ..., event_time_ms: _Optional[int] = ..., lag: _Optional[int] = ..., buffered_rows: _Optional[int] = ..., buffered_bytes: _Optional[int] = ..., syncs_in_flight: _Optional[int] = ..., finished: _Optional[bool] = ..., fault: _Optional[str] = ..., fault_kind: _Optional[_Union[ChannelFault, str]] = ..., fault_age_ms: _Optional[int] = ..., oldest_sync_age_ms: _Optional[int] = ...) -> None: ...
 
 class ReportDataNodeTtMsgsRequest(_message.Message):
     __slots__ = ("node_id", "msgs", "metrics", "stopping", "ended")

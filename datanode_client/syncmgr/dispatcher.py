@@ -12,6 +12,7 @@ from datacoord.positions import Position
 from datacoord.v1 import common_pb2, data_coord_pb2
 from datanode_client.binlog.writer import BinlogWriter
 from datanode_client.clock import Clock
+from datanode_client.faults import Fault
 from datanode_client.metrics import DataNodeMetrics, outcome_label
 from datanode_client.ports import CoordinatorPort
 from datanode_client.syncmgr.manager import SyncManager
@@ -37,6 +38,11 @@ class _LaneQueue:
 
     def __len__(self) -> int:
         return len(self.waiting) + sum(one is not None for one in (self.writing, self.ready, self.sent))
+
+    @property
+    def oldest(self) -> SyncTask | None:
+        """The sync that has waited longest; None = there is none."""
+        return self.sent or self.ready or self.writing or (self.waiting[0] if self.waiting else None)
 
 
 class ChannelDispatcher:
@@ -95,6 +101,20 @@ class ChannelDispatcher:
         return sum(len(lane) for lane in self._lanes.values())
 
     @property
+    def oldest_sync_age_seconds(self) -> float:
+        """For how long the oldest sync has not been answered; 0 = none waits."""
+        submitted = [task.submitted for lane in self._lanes.values() if (task := lane.oldest) is not None]
+        return self._clock.monotonic() - min(submitted) if submitted else 0.0
+
+    @property
+    def fault(self) -> Fault | None:
+        """Why objects cannot be written, while that is so: the fault that has lasted longest."""
+        faults = [
+            lane.writing.fault for lane in self._lanes.values() if lane.writing is not None and lane.writing.fault
+        ]
+        return min(faults, key=lambda fault: fault.since, default=None)
+
+    @property
     def is_idle(self) -> bool:
         """Whether every sync is answered, and the coordinator knows of every dropped partition."""
         return not self._lanes and not self._outstanding and not self._untold_drops
@@ -124,6 +144,7 @@ class ChannelDispatcher:
     def submit(self, task: SyncTask) -> None:
         """Takes a sync; those of one lane come in the order of their ranges."""
         self._metrics.add(names.SYNCS, policy=task.reason.value)
+        task.submitted = self._clock.monotonic()
         self._sync_manager.accept(task)
         lane = self._lanes.setdefault(task.partition_id, _LaneQueue())
         last = lane.waiting[-1] if lane.waiting else None

@@ -15,6 +15,7 @@ from datacoord.paths import BinlogKind
 from datanode_client.binlog.writer import BinlogWriter
 from datanode_client.clock import Clock
 from datanode_client.config import DataNodeConfig
+from datanode_client.faults import objects_fault
 from datanode_client.metrics import DataNodeMetrics
 from datanode_client.syncmgr.task import SyncTask
 
@@ -78,7 +79,9 @@ class SyncManager:
                 break
             except ObjectStoreError as error:
                 failures += 1
+                task.fault = objects_fault(error, task.fault, self._clock)
                 await self._back_off(task, error, failures)
+        task.fault = None
         self._count(task, seconds)
         self._release(task)
 

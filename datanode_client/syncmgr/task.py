@@ -7,6 +7,7 @@ from datacoord.errors import InternalError
 from datacoord.positions import Position
 from datacoord.v1 import data_coord_pb2
 from datanode_client.binlog.writer import RangeRows
+from datanode_client.faults import Fault
 from datanode_client.writebuffer.policies import SyncReason
 
 
@@ -21,6 +22,8 @@ class SyncTask:
         size_bytes: memory they take.
         reason: why the lane was cut.
         attempt: the latest attempt to write it, in a worker thread; its result is how long that took, in seconds.
+        submitted: when it was cut, on the process's monotonic clock, in seconds.
+        fault: why its objects cannot be written, while that is so.
     """
 
     lane: RangeRows
@@ -29,6 +32,8 @@ class SyncTask:
     size_bytes: int
     reason: SyncReason
     attempt: asyncio.Future[float] | None = None
+    submitted: float = 0.0
+    fault: Fault | None = None
 
     @property
     def partition_id(self) -> int:

@@ -90,6 +90,7 @@ async def test_a_report_of_another_epoch_is_no_report(world: World) -> None:
         report = data_coord_pb2.ReportDataNodeTtMsgsRequest(node_id=node_id, msgs=[stale])
         await world.store.report_datanode(report, caller=CALLER)
         await world.store.run_assignment_job()
+        await world.store.run_lease_job()
     assert await problems(world.store) == dict.fromkeys(world.channels, Problem.NOT_READING)
 
 
@@ -101,6 +102,7 @@ async def test_a_channel_that_was_just_given_to_an_old_session_is_not_stuck(worl
         world.clock.advance(LEASE_MS // 2)
         await say(world, node_id, first, second)
         await world.store.run_assignment_job()
+        await world.store.run_lease_job()
     release = ChannelRelease(first, await world.epoch(first), None)
     await world.store.release_channels([release], caller=CALLER)
     await world.store.run_assignment_job()
@@ -111,6 +113,7 @@ async def test_a_channel_that_was_just_given_to_an_old_session_is_not_stuck(worl
         world.clock.advance(LEASE_MS // 2)
         await say(world, node_id, second)
         await world.store.run_assignment_job()
+        await world.store.run_lease_job()
     (found,) = (await world.store.explain()).items
     assert (found.channel_name, found.problem, found.since_ms) == (first, Problem.NOT_READING, given_ms)
     assert found.severity is Severity.LATE
