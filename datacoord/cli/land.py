@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from rich.console import Console
 
+from datacoord.cli.client_options import client_options, read_client_options
 from datacoord.cli.connection import address_options
 from datacoord.cli.land_progress import LandProgress
 from datacoord.credentials import PLAINTEXT_VARIABLE, VARIABLES
@@ -197,14 +198,29 @@ def parquet(*, uri: str, directories: tuple[str, ...], **given: Any) -> None:
     show_default=True,
     help="key: where values do not repeat it.",
 )
+@client_options
 @row_options
 @landing_options
-def kafka(*, brokers: str, topic: str, value: str, key: str, primary_key_from: str, **given: Any) -> None:
+def kafka(
+    *,
+    brokers: str,
+    topic: str,
+    value: str,
+    key: str,
+    primary_key_from: str,
+    option: tuple[str, ...],
+    option_file: tuple[str, ...],
+    option_env: tuple[str, ...],
+    **given: Any,
+) -> None:
     """A Kafka topic, a channel per partition, into a collection that is there (`datacoord collections create`)."""
     from datanode_client.sources.kafka import KafkaReaderFactory
 
     landing, row = _split(given)
-    factory = KafkaReaderFactory(brokers, topic, value=value, key=key, primary_key_from=primary_key_from, **row)
+    settings = read_client_options(option, option_file, option_env)
+    factory = KafkaReaderFactory(
+        brokers, topic, value=value, key=key, primary_key_from=primary_key_from, config=settings, **row
+    )
     run(landing, factory, None)
 
 
@@ -278,6 +294,7 @@ def run(landing: Landing, factory: "ReaderFactory", creation: Creation | None) -
 def _session(landing: Landing) -> Iterator[Any]:
     from datacoord.errors import ConfigInvalidError
     from datanode_client.spark import cluster_session, local_session
+    from datanode_client.spark.job import spark_is_stopped
 
     config = {}
     for text in landing.spark_config:
@@ -297,7 +314,8 @@ def _session(landing: Landing) -> Iterator[Any]:
     try:
         yield spark
     finally:
-        spark.stop()
+        if not spark_is_stopped(spark):  # to stop one that is gone fails, and hides why the command ends
+            spark.stop()
 
 
 def _stop_on_signals() -> threading.Event:
