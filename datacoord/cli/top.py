@@ -124,10 +124,12 @@ def draw(
         head.append(Text(failure, "red"))
     head += _findings(now, console, None if full else console.height // 3)
     head.append(Text())
-    datanodes = _datanodes(now, before, console, None if full else console.height // 4)
-    used = sum(_lines(part, console) for part in (*head, *datanodes))
-    left = CHANNELS_SHOWN if full else console.height - used - 2  # a line between the tables, and the headings
-    return Group(*head, *datanodes, Text(), _channels(now, before, console, max(left, ROWS_MIN)))
+    left = console.height - sum(_lines(part, console) for part in head)
+    left -= 2  # a line between the tables, and the headings
+    datanodes = _datanodes(now, before, console, None if full else min(console.height // 4, left - ROWS_MIN))
+    left -= sum(_lines(part, console) for part in datanodes)
+    channels = _channels(now, before, console, CHANNELS_SHOWN if full else max(left, ROWS_MIN))
+    return Group(*head, *datanodes, Text(), channels)
 
 
 def _lines(part: RenderableType, console: Console) -> int:
@@ -164,7 +166,7 @@ def _datanodes(now: Look, before: Look, console: Console, lines_max: int | None)
         return [Text("No datanode lives.", "yellow")]
     shown = now.datanodes
     if lines_max is not None and len(shown) + 1 > lines_max:
-        shown = shown[: max(lines_max - 2, ROWS_MIN)]  # the headings, and how many are not shown
+        shown = shown[: max(lines_max - 2, 1)]  # the headings, and how many are not shown
     rows = [
         (
             f"{node.job}/{node.slot}",

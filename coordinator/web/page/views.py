@@ -13,6 +13,7 @@ from aiohttp import web
 from coordinator.config import Settings, shown
 from coordinator.core.findings import Severity
 from coordinator.store import Store
+from coordinator.store.event_words import Names, in_words
 from coordinator.web.page import texts
 from coordinator.web.page.history import History
 from coordinator.web.page.plots import plot
@@ -152,7 +153,12 @@ class StatusPage:
         found = await self._store.explain(channel_name=name)
         page = await self._store.list_channels(channel_name=name)
         events = await self._store.list_events(channel_name=name, page_size=EVENTS_SHOWN)
-        return {"channel": page.items[0], "finding": found.items[0], "events": events.items}
+        sessions = await self._store.list_datanodes(include_ended=True)
+        names = Names(
+            owners={row.node_id: f"{row.job}/{row.slot}#{row.node_id}" for row in sessions.items}, of_one_channel=True
+        )
+        told = [(event, in_words(event.rpc, event.changes_json, names)) for event in events.items]
+        return {"channel": page.items[0], "finding": found.items[0], "events": told}
 
     async def _collections(self, request: web.Request) -> dict[str, Any]:
         page = await self._store.list_collections(page_size=ROWS_PER_PAGE, page_token=request.query.get("page", ""))
