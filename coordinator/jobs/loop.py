@@ -32,12 +32,17 @@ async def pause(event: asyncio.Event, seconds: float) -> None:
         pass
 
 
+class RanElsewhereError(Exception):
+    """Another process holds the job: this round did nothing, and says nothing of how the job is."""
+
+
 class JobLoop:
     """Runs one background job.
 
     Args:
         name: of the job, for logs and metrics.
-        run_round: one round; returns fields worth a log line, or nothing.
+        run_round: one round; returns fields worth a log line, or nothing. Raises RanElsewhereError where another process holds
+            the job.
         interval_seconds: mean time from the end of a round to the next.
         metrics: where rounds are counted.
         wait: replaces waiting, for tests.
@@ -95,6 +100,8 @@ class JobLoop:
         started = time.perf_counter()
         try:
             fields = await self._run_round()
+        except RanElsewhereError:
+            self._metrics.job_runs.labels(self.name, "elsewhere").inc()
         except Exception as error:  # noqa: BLE001 - a loop that dies of one error stops leases, assignment or sealing for good
             self._metrics.job_runs.labels(self.name, "failed").inc()
             expected = isinstance(error, DatacoordError)

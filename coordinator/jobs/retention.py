@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Final
 
 from coordinator.core.retention import RetentionPolicy
+from coordinator.jobs.loop import RanElsewhereError
 from coordinator.store import Store
 from coordinator.web.metrics import Metrics
 
@@ -35,6 +36,8 @@ class RetentionRounds:
         deleted: Counter[str] = Counter()
         for _ in range(ROUNDS_MAX):
             done = await self._store.run_retention_job(self._policy)
+            if not done.ran:
+                raise RanElsewhereError
             deleted.update(done.deleted)
             for kind, count in done.deleted.items():
                 self._metrics.retention_deleted.labels(kind).inc(count)

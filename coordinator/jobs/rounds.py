@@ -3,11 +3,15 @@
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Final
 
+from coordinator.jobs.loop import RanElsewhereError
 from coordinator.store import DataNodeRow, Store
 from coordinator.web.lag import lag_figures, show_lag
-from coordinator.web.metrics import CHANNEL_STATES, SESSION_STATES, Metrics
+from coordinator.web.metrics import CHANNEL_STATES, COUNTED_PROBLEMS, COUNTED_SEVERITIES, SESSION_STATES, Metrics
 from coordinator.web.reported import ReportedMetrics
+
+FINDINGS_SECONDS: Final = 60.0
 
 
 class LeaseRounds:
@@ -25,6 +29,8 @@ class LeaseRounds:
     async def __call__(self) -> dict[str, object]:
         """One round."""
         done = await self._store.run_lease_job()
+        if not done.ran:
+            raise RanElsewhereError
         if not done.ended:
             return {}
         self._kick_assignment()
@@ -38,12 +44,21 @@ class AssignmentRounds:
         store: the state.
         metrics: gauges of sessions and channels.
         reported: what datanodes report, for the metrics port.
+        clock: elapsed time in seconds.
     """
 
-    def __init__(self, store: Store, metrics: Metrics, reported: ReportedMetrics) -> None:
+    def __init__(
+        self,
+        store: Store,
+        metrics: Metrics,
+        reported: ReportedMetrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._store = store
         self._metrics = metrics
         self._reported = reported
+        self._clock = clock
+        self._examined = -FINDINGS_SECONDS
 
     async def __call__(self) -> dict[str, object]:
         """One round."""
@@ -63,6 +78,9 @@ class AssignmentRounds:
         self._reported.show(living)
         # Not on the loop: a hundred thousand channels take a while.
         show_lag(self._metrics, await asyncio.to_thread(lag_figures, living, time.time() * 1000))
+        await self._show_findings(done.ran)
+        if not done.ran:
+            raise RanElsewhereError
         if not (done.assigned or done.asked_to_release):
             return {}
         return {
@@ -70,6 +88,17 @@ class AssignmentRounds:
             "asked_to_release": done.asked_to_release,
             "unassigned": done.unassigned,
         }
+
+    async def _show_findings(self, ran: bool) -> None:
+        """Counts what is wrong, once a minute: everything must be looked at for it."""
+        now = self._clock()
+        if ran and now < self._examined + FINDINGS_SECONDS:
+            return
+        counts = (await self._store.explain(findings_max=0)).counts if ran else {}
+        self._examined = now if ran else -FINDINGS_SECONDS
+        for severity in COUNTED_SEVERITIES:
+            for problem in COUNTED_PROBLEMS:
+                self._metrics.findings.labels(severity.name, problem.value).set(counts.get((severity, problem), 0))
 
 
 class SealRounds:
@@ -85,4 +114,6 @@ class SealRounds:
     async def __call__(self) -> dict[str, object]:
         """One round."""
         done = await self._store.run_seal_job()
+        if not done.ran:
+            raise RanElsewhereError
         return {"sealed": dict(done.sealed)} if done.sealed else {}

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import func, select
@@ -13,6 +13,7 @@ from coordinator.core.findings import (
     Finding,
     Problem,
     Report,
+    Severity,
     examine,
     gathered,
     jobs_stand,
@@ -60,10 +61,12 @@ class Findings:
     Attributes:
         items: the worst first, at most as many as were asked for.
         total: how many there are.
+        counts: how many of each severity and problem.
     """
 
     items: tuple[Finding, ...]
     total: int
+    counts: Mapping[tuple[Severity, Problem], int]
 
 
 def read_findings(
@@ -107,7 +110,8 @@ def read_findings(
         found.append(jobs)
     ordered = worst_first(found)
     shown = ordered if channel_name or collection_name else gathered(ordered)
-    return Findings(tuple(shown[:findings_max]), len(ordered))
+    counts = Counter((finding.severity, finding.problem) for finding in ordered)
+    return Findings(tuple(shown[:findings_max]), len(ordered), counts)
 
 
 def _jobs(connection: Connection, now_ms: int) -> Finding | None:

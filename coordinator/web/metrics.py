@@ -20,6 +20,7 @@ from prometheus_client import (
     ProcessCollector,
 )
 
+from coordinator.core.findings import Problem, Severity
 from coordinator.core.garbage import Verdict
 from coordinator.store import StoreStatistics
 from coordinator.store.retention import KINDS as RETENTION_KINDS
@@ -55,6 +56,11 @@ INVARIANTS: Final = (Reason.GAP, Reason.BELOW_CHECKPOINT, Reason.INTERNAL)
 SQL_GUARD: Final = "SQL_GUARD"
 """A guard in SQL stopped what the rules had allowed: the two disagree."""
 
+FILES: Final = ("tokens", "tls")
+"""Files that are read again when they change."""
+
+COUNTED_SEVERITIES: Final = (Severity.STUCK, Severity.LATE)
+COUNTED_PROBLEMS: Final = tuple(problem for problem in Problem if problem is not Problem.NOTHING)
 SESSION_STATES: Final = ("INITIALIZING", "IDLE", "HEALTHY", "STOPPING")
 CHANNEL_STATES: Final = ("OWNED", "FREE", "FINISHED", "CLAIMED", "DROPPED")
 
@@ -92,6 +98,7 @@ class Metrics:
         self._define_writes()
         self._define_state()
         self._define_garbage()
+        self._define_files()
 
     def _define_rpc(self) -> None:
         self.rpc_requests = self._counter(
@@ -237,6 +244,16 @@ class Metrics:
         )
         for state in CHANNEL_STATES:
             self.channels.labels(state).set(0)
+        self.findings = self._gauge(
+            "findings",
+            ("severity", "problem"),
+            "Channels with which something is wrong, as `datacoord stuck` says it, counted once a minute, from the replica that runs "
+            "the assignment job; 0 elsewhere.",
+            "STUCK stays above 0: nothing moves there until somebody acts.",
+        )
+        for severity in COUNTED_SEVERITIES:
+            for problem in COUNTED_PROBLEMS:
+                self.findings.labels(severity.name, problem.value)
         self.channel_lag = self._gauge(
             "channel_lag",
             ("channel",),
@@ -269,7 +286,10 @@ class Metrics:
             for bound in bounds:
                 by.labels(f"{bound:g}").set(0)
         self.job_runs = self._counter(
-            "job_runs_total", ("job", "result"), "Runs of background jobs by result: ok or failed.", "`failed` grows."
+            "job_runs_total",
+            ("job", "result"),
+            "Runs of background jobs by result: ok, failed, or elsewhere (another replica holds the job).",
+            "`failed` grows.",
         )
         self.job_last_success = self._gauge(
             "job_last_success_timestamp_seconds",
@@ -350,6 +370,35 @@ class Metrics:
             "1 for longer than somebody meant it.",
         )
 
+    def _define_files(self) -> None:
+        self.files_read = self._gauge(
+            "files_read_timestamp_seconds",
+            ("files",),
+            "When the content that counts was read, of the tokens file (`tokens`) and of the files of TLS (`tls`), in seconds "
+            "since the epoch; 0 = there are none.",
+            "Older than the last change of the files by more than a minute.",
+        )
+        self.files_refused = self._gauge(
+            "files_refused",
+            ("files",),
+            "1: the files, as they are now, cannot be used, and what was read before goes on counting.",
+            "1 for longer than it takes to replace a file: a token that was taken back still counts.",
+        )
+        for name in FILES:
+            self.copy_files(name, read_seconds=0, refused=False)
+        self.certificate_expiry = self._gauge(
+            "certificate_expiry_timestamp_seconds",
+            (),
+            "When the first certificate of the chain that the gRPC port shows ends, in seconds since the epoch; 0 = it has none, "
+            "or that is not known.",
+            "Less than a week away: from then on no client connects.",
+        )
+
+    def copy_files(self, name: str, *, read_seconds: float, refused: bool) -> None:
+        """Says what became of files that are read again when they change; `name` is one of FILES."""
+        self.files_read.labels(name).set(read_seconds)
+        self.files_refused.labels(name).set(refused)
+
     def announce(self, version: str, methods: Iterable[str], callers: Sequence[str], jobs: Iterable[str]) -> None:
         """Creates the label sets that are known at start, with 0.
 
@@ -366,7 +415,7 @@ class Metrics:
                 self.rpc_requests.labels(method, "OK", caller)
         for job in jobs:
             self.job_last_success.labels(job)
-            for result in ("ok", "failed"):
+            for result in ("ok", "failed", "elsewhere"):
                 self.job_runs.labels(job, result)
 
     def count_result(self, method: str, result: str, items: int = 1) -> None:

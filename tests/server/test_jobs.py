@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from coordinator.jobs.loop import JITTER, JobLoop, pause
+from coordinator.jobs.loop import JITTER, JobLoop, RanElsewhereError, pause
 from coordinator.store.job_leases import Job
 from coordinator.web.metrics import Metrics
 from datacoord.errors import StoreUnavailableError
@@ -70,6 +70,19 @@ async def test_a_loop_outlives_every_error(capsys: pytest.CaptureFixture[str]) -
     assert (sample(metrics, "datacoord_job_runs_total", job="lease", result="ok") or 0) >= 1
     assert sample(metrics, "datacoord_job_last_success_timestamp_seconds", job="lease") == 1234.0
     assert "STORE_UNAVAILABLE" in capsys.readouterr().out
+
+
+async def test_a_round_that_another_process_runs_is_no_success_of_this_one() -> None:
+    """A standby would otherwise call the job well while every round of the one that holds it fails."""
+    waits, rounds, metrics = Waits(), Rounds(), Metrics()
+    rounds.failures = {1: RanElsewhereError()}
+    job = JobLoop(Job.LEASE, rounds, 10.0, metrics, wait=waits)
+    job.start()
+    await asyncio.wait_for(waits.asked.get(), SOON)
+    assert sample(metrics, "datacoord_job_runs_total", job="lease", result="elsewhere") == 1
+    assert not sample(metrics, "datacoord_job_runs_total", job="lease", result="ok")
+    assert not sample(metrics, "datacoord_job_last_success_timestamp_seconds", job="lease")
+    await job.stop()
 
 
 async def test_intervals_are_jittered() -> None:

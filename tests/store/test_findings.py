@@ -3,12 +3,17 @@
 import asyncio
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from coordinator.core.findings import LATE_MS, UNANSWERED_MS, Problem, Severity
 from coordinator.core.model import ChannelMode
 from coordinator.core.retention import RetentionPolicy
+from coordinator.jobs.loop import RanElsewhereError
+from coordinator.jobs.rounds import FINDINGS_SECONDS, AssignmentRounds
 from coordinator.store import ChannelRelease, Store, findings
 from coordinator.store.job_leases import Job
+from coordinator.web.metrics import Metrics
+from coordinator.web.reported import ReportedMetrics
 from datacoord.errors import ChannelNotFoundError, CollectionNotFoundError
 from datacoord.v1 import data_coord_pb2
 
@@ -145,6 +150,35 @@ async def test_only_as_many_as_asked_for_are_given_and_all_are_counted(world: Wo
     assert (len(found.items), found.total) == (3, 7)
     found = await world.store.explain(collection_name="more")
     assert {finding.collection_name for finding in found.items} == {"more"}
+
+
+async def test_what_is_wrong_is_counted_for_alerts_once_a_minute_and_by_one_replica(world: World) -> None:
+    """Without it nobody is called when channels stand; and two replicas that count would say different numbers."""
+    metrics, now = Metrics(), 0.0
+    rounds = AssignmentRounds(world.store, metrics, ReportedMetrics(metrics.registry), lambda: now)
+
+    def stuck() -> float | None:
+        labels = {"severity": "STUCK", "problem": "NO_DATANODE"}
+        return metrics.registry.get_sample_value("datacoord_findings", labels)
+
+    first = len(world.channels)
+    await rounds()
+    assert stuck() == first
+    await world.create("more", ChannelMode.MANAGED, channels=5)
+    now = FINDINGS_SECONDS - 1
+    await rounds()
+    assert stuck() == first
+    now = FINDINGS_SECONDS
+    await rounds()
+    assert stuck() == first + 5
+
+    other = await Store.open(world.url, settings(job_holder="another"), clock_ms=world.clock)
+    try:
+        with pytest.raises(RanElsewhereError):
+            await AssignmentRounds(other, metrics, ReportedMetrics(CollectorRegistry()), lambda: now)()
+    finally:
+        await other.close()
+    assert stuck() == 0
 
 
 async def test_others_get_their_turns_while_many_channels_are_examined(
