@@ -29,7 +29,7 @@ from coordinator.rpc.collections import CollectionServicer
 from coordinator.rpc.data_coord import DataCoordServicer
 from coordinator.rpc.gate import Gate
 from coordinator.rpc.guard import Guard
-from coordinator.rpc.transport_security import check_exposure, server_credentials
+from coordinator.rpc.transport_security import check_exposure, server_certificates
 from coordinator.rpc.watch import WatchHub
 from coordinator.store import Store, StoreSettings
 from coordinator.store.alone import lock_alone
@@ -84,7 +84,9 @@ class Coordinator:
         self._closing = contextlib.AsyncExitStack()
         self._metrics = Metrics()
         self._history = History()
-        self._gate = Gate(Authenticator(Path(settings.tokens_file)) if settings.tokens_file else None)
+        self._authenticator = Authenticator(Path(settings.tokens_file)) if settings.tokens_file else None
+        self._certificates = server_certificates(settings)
+        self._gate = Gate(self._authenticator)
         self._guard = Guard(
             self._metrics,
             self._gate,
@@ -160,7 +162,7 @@ class Coordinator:
     def _take_grpc_port(self) -> grpc.aio.Server:
         settings = self._settings
         check_exposure(settings)
-        credentials = server_credentials(settings)
+        credentials = self._certificates.credentials() if self._certificates else None
         # A library that cannot bind says so on standard error, in its own words: ask the kernel first, for one sentence.
         bind_socket(settings.grpc_host, settings.grpc_port, setting="grpc_port").close()
         server = grpc.aio.server(
@@ -245,6 +247,13 @@ class Coordinator:
 
     def _refresh_metrics(self) -> None:
         self._metrics.copy_store(self._store.statistics)
+        # Here, too, and not at calls and handshakes only: where nobody calls, a refused file would stay unnoticed.
+        for name, files in (("tokens", self._authenticator), ("tls", self._certificates)):
+            if files is not None:
+                files.look_again()
+                self._metrics.copy_files(name, read_seconds=files.read_seconds, refused=files.refused)
+        if self._certificates is not None:
+            self._metrics.certificate_expiry.set(self._certificates.expiry_seconds)
 
 
 def lock_alone_at(settings: Settings) -> IO[str] | None:

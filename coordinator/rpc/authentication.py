@@ -125,7 +125,11 @@ def _refused(path: Path, why: str) -> ConfigInvalidError:
 class Authenticator:
     """Knows the tokens of a file, as it is now.
 
-    A file that is broken or gone changes nothing: the tokens that were read last go on counting, and the log says so.
+    A file that is broken or gone changes nothing: the tokens that were read last go on counting, and the log and a metric say so.
+
+    Attributes:
+        read_seconds: when the tokens that count were read, in seconds of Unix time.
+        refused: the file, as it is now, is one that cannot be used.
 
     Args:
         path: the tokens file.
@@ -149,6 +153,8 @@ class Authenticator:
         self._looked_seconds = monotonic_seconds()
         self._stamp = self._look()
         self._tokens = read_tokens(path)
+        self.read_seconds = now_seconds()
+        self.refused = False
 
     def identify(self, metadata: Iterable[tuple[str, str | bytes]]) -> Identity:
         """Whom the token of a call stands for.
@@ -156,7 +162,7 @@ class Authenticator:
         Raises:
             UnauthenticatedError: there is none, more than one, or none that counts.
         """
-        self._read_again()
+        self.look_again()
         shown = [value for key, value in metadata if key == AUTHORIZATION_METADATA_KEY]
         if not shown:
             raise UnauthenticatedError(
@@ -184,7 +190,8 @@ class Authenticator:
             return None
         return found
 
-    def _read_again(self) -> None:
+    def look_again(self) -> None:
+        """Reads the file again if it has changed; once a second at most."""
         now = self._monotonic_seconds()
         if now - self._looked_seconds < LOOK_AGAIN_SECONDS:
             return
@@ -196,8 +203,10 @@ class Authenticator:
         try:
             self._tokens = read_tokens(self._path)
         except ConfigInvalidError as error:
+            self.refused = True
             _log.error("tokens_file_refused", error=error.message, tokens_kept=len(self._tokens))
             return
+        self.read_seconds, self.refused = self._now_seconds(), False
         _log.info("tokens_file_read", tokens=len(self._tokens))
 
     def _look(self) -> tuple[int, int, int] | None:

@@ -30,12 +30,13 @@ class Authority:
         self.path = directory / f"{name}.pem"
         self.path.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str, files: str = "") -> tuple[Path, Path]:
+    def issue(self, name: str, files: str = "", ends: datetime | None = None) -> tuple[Path, Path]:
         """Issues a certificate.
 
         Args:
             name: its common name.
             files: beginning of the names of its files, which are replaced if they are there; empty = `name`.
+            ends: when it ends; None = in two days.
 
         Returns:
             the paths of the certificate and of its key.
@@ -45,7 +46,7 @@ class Authority:
         names = [x509.DNSName("localhost"), x509.DNSName(name), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         certificate = (
-            _builder(subject, self._certificate.subject, key.public_key())
+            _builder(subject, self._certificate.subject, key.public_key(), ends)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
             .sign(self._key, hashes.SHA256())
@@ -61,7 +62,14 @@ class Authority:
         return certificate_path, key_path
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+def issued_until(path: Path) -> float:
+    """When a certificate ends, in seconds of Unix time."""
+    return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc.timestamp()
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, ends: datetime | None = None
+) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -70,5 +78,5 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicK
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=2))
+        .not_valid_after(ends or now + timedelta(days=2))
     )
