@@ -8,10 +8,6 @@ import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from datacoord.column_groups import SHARED_FIELD_ID
 from datacoord.errors import (
@@ -30,8 +26,8 @@ from datacoord.v1 import collection_pb2, common_pb2, data_coord_pb2
 from datanode_client.binlog.writer import LOG_FIELDS
 from datanode_client.broker import Broker
 from datanode_client.client_config import BrokerConfig
-from datanode_client.sources.base import TIMESTAMP_COLUMN
 from datanode_client.spark.options import SinkOptions
+from datanode_client.spark.sink_doubles import KeyedObject, find_doubled_key
 from datanode_client.spark.sink_plan import CALLER, Landed
 from datanode_client.spark.sink_task import TaskReport, WrittenRange, open_store
 
@@ -49,6 +45,7 @@ def commit_batch(options: SinkOptions, reports: Sequence[TaskReport]) -> None:
         FencedError: another owner has a channel: the run is over.
         OverlapError, GapError: a channel has moved since the plan: the batch must be planned again.
         InvalidFieldError: a key stands twice at one timestamp of a channel, and nothing says which is the last.
+        BatchTooLargeError: too many keys would have to be compared to know.
         CoordinatorUnreachableError: no answer in time; whether the batch is registered shows its next plan.
     """
     by_channel: dict[str, list[WrittenRange]] = defaultdict(list)
@@ -59,7 +56,7 @@ def commit_batch(options: SinkOptions, reports: Sequence[TaskReport]) -> None:
         return
     report = reports[0]
     for channel_name, ranges in by_channel.items():
-        if report.primary_key and _overlap(ranges):
+        if report.primary_key:
             _refuse_doubled_keys(report, channel_name, ranges)
     parts = [
         _part(channel_name, ranges, report.batch, report.owner) for channel_name, ranges in sorted(by_channel.items())
@@ -174,33 +171,14 @@ def _the_one(channel_name: str, numbers: Iterable[int]) -> int:
     return found.pop()
 
 
-def _overlap(ranges: Sequence[WrittenRange]) -> bool:
-    ordered = sorted(ranges, key=lambda written: (written.ts_min, written.ts_max))
-    return any(after.ts_min <= before.ts_max for before, after in pairwise(ordered))
-
-
 def _refuse_doubled_keys(report: TaskReport, channel_name: str, ranges: Sequence[WrittenRange]) -> None:
-    """Refuses a key that stands in two objects at one timestamp: both rows would be seen, for none hides the other.
-
-    Within one object the last row of a key has won already. Every row of a collection with a primary key is in a delta log.
-    """
-    columns = [*report.primary_key, TIMESTAMP_COLUMN]
-    store = open_store(report.storage_root)
-    tables = []
-    for written in ranges:
-        with store.open_input(
-            common_pb2.Binlog.FromString(written.binlogs[BinlogKind.DELTA, SHARED_FIELD_ID]).log_path
-        ) as file:
-            tables.append(pq.read_table(file, columns=columns))
-    rows = pa.concat_tables(tables)
-    counted = rows.append_column("_one", pa.repeat(pa.scalar(1, pa.int8()), rows.num_rows))
-    grouped = counted.group_by(columns).aggregate([("_one", "count")])
-    if grouped.num_rows < rows.num_rows:
-        doubled = (
-            grouped.filter(pa.compute.greater(grouped.column("_one_count"), 1)).select(columns).slice(0, 1).to_pylist()
-        )
+    """Refuses a key that stands in two objects at one timestamp; every row of a collection with a primary key is in a delta log."""
+    logs = [common_pb2.Binlog.FromString(written.binlogs[BinlogKind.DELTA, SHARED_FIELD_ID]) for written in ranges]
+    objects = [KeyedObject(log.log_path, log.entries_num, log.timestamp_from, log.timestamp_to) for log in logs]
+    doubled = find_doubled_key(open_store(report.storage_root), objects, report.primary_key)
+    if doubled is not None:
         raise InvalidFieldError(
-            f"in channel {channel_name!r} key {doubled[0]} stands in the rows of several tasks at one timestamp, and nothing "
+            f"in channel {channel_name!r} key {doubled} stands in the rows of several tasks at one timestamp, and nothing "
             "says which is the last; name an ordinalColumn, or leave one row per key and timestamp",
             channel_name=channel_name,
             column="ordinalColumn",
