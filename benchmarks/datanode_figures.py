@@ -60,7 +60,8 @@ METHOD = (
     f"buffered. Freshness: {CHANNELS} JSON Lines files, a row to each every {APPEND_SECONDS * 1000:.0f} ms, a datanode job of "
     f"{CORES} datanodes with a sync period of {FRESH.sync_period_seconds:g} s; from the append until the checkpoint up to which "
     "readers see has passed the row in every channel. Recovery: from a SIGKILL until a row that was appended right after it is "
-    "readable in every channel; the killed coordinator is started again at once. At the end `to_arrow` must give every row once."
+    "readable in every channel; the killed coordinator is started again at once; a stopped worker goes on after that row, so that its "
+    "channels move by their lease of 15 s. Executors are those of a local cluster. At the end `to_arrow` must give every row once."
 )
 
 
@@ -71,28 +72,32 @@ async def measure(options: Options) -> Report:
         source = spark_side.make_input(directory / "input", options.scaled(ROWS, 32), 8, 4)
         await _sizes(report, spark, source, directory)
         _memory(report, source, directory)
-        with _feed(spark, directory / "feed") as feed:
+        with growing_files(spark, directory / "feed") as feed:
             latencies = feed.freshness(options.calls(FRESH_ROWS))
             for percent in (50, 99):
                 found = sorted(latencies)[min(len(latencies) - 1, len(latencies) * percent // 100)]
                 _add(report, f"freshness p{percent}", "s", [found], 2)
-            _add(
-                report,
-                "recovery from SIGKILL of a Python worker",
-                "s",
-                feed.trials(feed.kill_worker, options.rounds),
-                2,
-            )
-            _add(
-                report,
-                "recovery from SIGKILL of the coordinator",
-                "s",
-                feed.trials(feed.kill_coordinator, options.rounds),
-                2,
-            )
+            worker = feed.trials(feed.kill_worker, options.rounds)
+            coordinator = feed.trials(feed.kill_coordinator, options.rounds)
             feed.check()
         report.versions = spark_side.versions(spark)
+    on_a_cluster = _on_a_cluster(options.rounds)
+    for name, seconds in (
+        ("SIGKILL of a Python worker", worker),
+        ("SIGKILL of an executor", on_a_cluster["executor"]),
+        ("SIGSTOP of a Python worker", on_a_cluster["frozen"]),
+        ("SIGKILL of the coordinator", coordinator),
+    ):
+        _add(report, f"recovery from {name}", "s", seconds, 2)
     return report
+
+
+def _on_a_cluster(rounds: int) -> Mapping[str, list[float]]:
+    """Recoveries that want executors of their own: a driver has one master for its life, so it is another process."""
+    command = [sys.executable, "-m", "benchmarks.harness.cluster_recovery", str(rounds)]
+    output = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+    seconds: Mapping[str, list[float]] = json.loads(output.strip().splitlines()[-1])
+    return seconds
 
 
 def _add(report: Report, name: str, unit: str, values: list[float], digits: int) -> None:
@@ -202,6 +207,7 @@ class Feed:
     client: CoordinatorClient
     _rows: int = 0
     _ends: dict[str, int] = field(default_factory=dict)
+    _frozen: list[int] = field(default_factory=list)
 
     def append(self) -> dict[str, int]:
         """A row to every file; the timestamps that they have."""
@@ -247,12 +253,32 @@ class Feed:
             kill()
             self.until_readable(self.append())
             seconds.append(time.monotonic() - started)
+            self.thaw()
+            _until(lambda: len(list(self.client.list_datanodes(_FEED))) == CORES)
         return seconds
 
     def kill_worker(self) -> None:
         """Kills the Python worker of a datanode that has channels."""
-        nodes = [node for node in self.client.list_datanodes(_FEED) if node.channels]
-        os.kill(nodes[0].pid, signal.SIGKILL)
+        os.kill(self._worker(), signal.SIGKILL)
+
+    def kill_executor(self) -> None:
+        """Kills the JVM of an executor whose datanode has channels; its worker dies with it."""
+        os.kill(_parent(_parent(self._worker())), signal.SIGKILL)
+
+    def freeze_worker(self) -> None:
+        """Stops the Python worker of a datanode that has channels, for longer than its lease; it goes on after the trial."""
+        worker = self._worker()
+        os.kill(worker, signal.SIGSTOP)
+        self._frozen.append(worker)
+
+    def thaw(self) -> None:
+        """Lets go on what stands still."""
+        while self._frozen:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._frozen.pop(), signal.SIGCONT)
+
+    def _worker(self) -> int:
+        return next(node.pid for node in self.client.list_datanodes(_FEED) if node.channels)
 
     def kill_coordinator(self) -> None:
         """Kills the coordinator and starts it again."""
@@ -270,7 +296,8 @@ class Feed:
 
 
 @contextlib.contextmanager
-def _feed(spark: SparkSession, directory: Path) -> Iterator[Feed]:
+def growing_files(spark: SparkSession, directory: Path) -> Iterator[Feed]:
+    """A coordinator, files, and a job that lands them."""
     names = [f"{number}" for number in range(CHANNELS)]
     for name in names:
         (directory / name).mkdir(parents=True)
@@ -297,6 +324,10 @@ def _feed(spark: SparkSession, directory: Path) -> Iterator[Feed]:
                 yield Feed(spark, files, coordinator, client)
     finally:
         coordinator.kill()
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _until(condition: Callable[[], bool]) -> None:
