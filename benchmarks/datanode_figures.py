@@ -60,8 +60,9 @@ METHOD = (
     f"buffered. Freshness: {CHANNELS} JSON Lines files, a row to each every {APPEND_SECONDS * 1000:.0f} ms, a datanode job of "
     f"{CORES} datanodes with a sync period of {FRESH.sync_period_seconds:g} s; from the append until the checkpoint up to which "
     "readers see has passed the row in every channel. Recovery: from a SIGKILL until a row that was appended right after it is "
-    "readable in every channel; the killed coordinator is started again at once; a stopped worker goes on after that row, so that its "
-    "channels move by their lease of 15 s. Executors are those of a local cluster. At the end `to_arrow` must give every row once."
+    "readable in every channel; the killed coordinator is started again at once; a stopped worker goes on after that row, so that "
+    "its channels move by their lease of 15 s. Executors are those of a local cluster. "
+    "At the end `to_arrow` must give every row once."
 )
 
 
