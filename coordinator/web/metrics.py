@@ -247,8 +247,8 @@ class Metrics:
         self.findings = self._gauge(
             "findings",
             ("severity", "problem"),
-            "Channels with which something is wrong, as `datacoord stuck` says it, counted once a minute, from the replica that runs "
-            "the assignment job; 0 elsewhere.",
+            "Channels with which something is wrong, as `datacoord stuck` says it, counted once a minute, from the replica that "
+            "runs the assignment job; 0 elsewhere.",
             "STUCK stays above 0: nothing moves there until somebody acts.",
         )
         for severity in COUNTED_SEVERITIES:
