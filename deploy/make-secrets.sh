@@ -13,8 +13,15 @@ chmod 755 secrets/coordinator secrets/datanode
 random() { od -An -N24 -tx1 /dev/urandom | tr -d ' \n'; }
 make() { [ -s "secrets/$1" ] || printf '%s\n' "$2" >"secrets/$1"; chmod 644 "secrets/$1"; }
 
+# Of the database: the superuser, whom nobody uses, and a role each to migrate and to serve (postgres/roles.sql).
 make postgres_password "$(random)"
-make database_url "postgresql+psycopg://datacoord:$(cat secrets/postgres_password)@postgres:5432/datacoord"
+for role in migrate run; do
+  make "postgres_${role}_password" "$(random)"
+  make "database_url_$role" "postgresql+psycopg://datacoord_$role:$(cat "secrets/postgres_${role}_password")@postgres:5432/datacoord"
+done
+# Of the object store: its own administrator, and a user who may use the bucket and nothing else.
+make s3_root_user root-of-objectstore
+make s3_root_password "$(random)"
 make s3_user datacoord
 make s3_password "$(random)"
 make s3_credentials "[default]

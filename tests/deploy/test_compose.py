@@ -1,6 +1,8 @@
 """The compose file against its specification and the code: commands parse, settings exist, files are there, nobody is root."""
 
+import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -111,8 +113,7 @@ def contents(directory: Path) -> dict[str, str]:
 def test_the_coordinators_would_start_with_these_settings(tmp_path: Path) -> None:
     """Settings that are each right and together refused."""
     environment = dict(SERVICES["coordinator"]["environment"])
-    secret = tmp_path / "database_url"
-    secret.write_text("postgresql+psycopg://datacoord:x@postgres:5432/datacoord\n")
+    secret = made_secrets(tmp_path) / Path(environment["DATACOORD_DATABASE_URL_FILE"]).name
     environment["DATACOORD_DATABASE_URL_FILE"] = str(secret)
     environment |= {"DATACOORD_GRPC_HOST": "0.0.0.0", "DATACOORD_WEB_HOST": "0.0.0.0"}  # of the image
     settings = load(environment=environment).settings
@@ -234,12 +235,77 @@ def test_the_secrets_are_made_by_one_command_and_never_anew(tmp_path: Path) -> N
     assert secrets.stat().st_mode & 0o077 == 0
     made_secrets(tmp_path)
     assert contents(secrets) == made
-    assert made["postgres_password"].strip() in made["database_url"]
+    for role in ("migrate", "run"):
+        of_role = f"//datacoord_{role}:{made[f'postgres_{role}_password'].strip()}@"
+        assert of_role in made[f"database_url_{role}"]
     assert made["s3_password"].strip() in made["s3_credentials"]
     assert len(made["postgres_password"].strip()) == 48
-    for name, role in (("datanode/token", Role.WRITER), ("admin_token", Role.ADMIN)):
+    for name, may in (("datanode/token", Role.WRITER), ("admin_token", Role.ADMIN)):
         shown = (("authorization", f"Bearer {made[name].strip()}"),)
-        assert Authenticator(secrets / "coordinator" / "tokens.toml").identify(shown).role is role
+        assert Authenticator(secrets / "coordinator" / "tokens.toml").identify(shown).role is may
+
+
+def test_nobody_has_the_key_of_an_administrator_who_needs_that_of_a_user() -> None:
+    """A coordinator that can drop its tables, a datanode that can make users of the store."""
+    having = {
+        secret: {n for n, service in SERVICES.items() if secret in service.get("secrets", [])}
+        for secret in FILE["secrets"]
+    }
+    assert having["postgres_password"] == {"postgres"}
+    assert having["database_url_migrate"] == {"migrate"}
+    assert having["database_url_run"] == {"coordinator"}
+    assert having["s3_root_user"] == having["s3_root_password"] == {"objectstore", "bucket"}
+    for secret, names in having.items():
+        assert names, f"{secret} is for nobody"
+    mounted = {config["source"]: config["target"] for config in SERVICES["postgres"]["configs"]}
+    assert mounted == {"postgres_roles": "/docker-entrypoint-initdb.d/roles.sql"}
+    script = (ROOT / FILE["configs"]["postgres_roles"]["file"]).read_text()
+    read = {Path(path).name for path in re.findall(r"`cat (/run/secrets/\S+)`", script)}
+    assert read == {"postgres_migrate_password", "postgres_run_password"} <= set(SERVICES["postgres"]["secrets"])
+
+
+FAKE_MC = """#!/bin/sh
+# Says what it is asked for, and refuses as `mc` does what it would refuse.
+echo "mc $*" >>"$STATE/asked"
+case "$1 $2 $3" in
+  "admin user info") cat "$STATE/attached" 2>/dev/null || true ;;
+  "admin policy attach")
+    if [ -e "$STATE/attached" ]; then echo "already in effect" >&2; exit 1; fi
+    echo "PolicyName: $5" >"$STATE/attached" ;;
+  "admin policy create") test -r "$6" ;;
+esac
+"""
+
+
+def test_the_bucket_and_its_user_are_made_and_made_again(tmp_path: Path) -> None:
+    """The step runs at every start. Where it fails the second time, nothing starts after the first."""
+    programs, deployed = tmp_path / "bin", tmp_path / "etc"
+    for directory in (programs, deployed):
+        directory.mkdir()
+    for program in ("cat", "dirname"):  # all that the image has besides, and that is needed
+        (programs / program).symlink_to(str(shutil.which(program)))
+    (programs / "mc").write_text(FAKE_MC)
+    (programs / "mc").chmod(0o755)
+    for config in SERVICES["bucket"]["configs"]:
+        source = (ROOT / FILE["configs"][config["source"]]["file"]).read_text()
+        (deployed / Path(config["target"]).name).write_text(source.replace("/run/secrets", str(made_secrets(tmp_path))))
+    script = deployed / Path(SERVICES["bucket"]["entrypoint"][1]).name
+    for _ in range(2):
+        environment = {"PATH": str(programs), "STATE": str(tmp_path)}
+        done = subprocess.run(["/bin/sh", script], env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    asked = (tmp_path / "asked").read_text()
+    bucket = re.fullmatch(r"s3://(\w+)/.*", SERVICES["coordinator"]["environment"]["DATACOORD_STORAGE_ROOT"])
+    assert bucket is not None
+    assert f"mc mb --ignore-existing store/{bucket[1]}\n" in asked
+    assert asked.count("mc admin policy attach") == 1
+    policy = json.loads((deployed / "bucket-policy.json").read_text())
+    resources = {resource for statement in policy["Statement"] for resource in statement["Resource"]}
+    assert resources == {f"arn:aws:s3:::{bucket[1]}", f"arn:aws:s3:::{bucket[1]}/*"}
+    allowed = {action for statement in policy["Statement"] for action in statement["Action"]}
+    rights = (ROOT / "docs" / "object-stores.md").read_text().partition("**Rights.**")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(s3:\w+)`", rights)) <= allowed
+    assert not [action for action in allowed if "*" in action or "Policy" in action]
 
 
 def test_the_build_sees_everything_it_copies_and_no_secret() -> None:

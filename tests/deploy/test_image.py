@@ -75,7 +75,9 @@ def test_the_services_land_rows_when_they_run_as_the_compose_file_says(
         server = PostgresServer()
         stack.callback(server.remove)
         server.start()
-        (secrets / "database_url").write_text(server.create_database("deployed"))
+        url = server.create_database("deployed")
+        for role in ("migrate", "run"):
+            (secrets / f"database_url_{role}").write_text(url)
 
         def service(name: str, image: str, *, replace: dict[str, str]) -> subprocess.Popen[bytes]:
             command = [_replaced(word, replace) for word in SERVICES[name]["command"]]
