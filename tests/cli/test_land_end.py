@@ -13,7 +13,7 @@ from datacoord.client import CoordinatorClient
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(480)
 def test_a_spark_that_dies_ends_the_command(tmp_path: Path) -> None:
     """A command that waits for ever is one that nobody starts again."""
     arguments = ("land", "generated", "--collection", "made", "--channels", "4", "--rows", "400000000")
@@ -27,7 +27,7 @@ def test_a_spark_that_dies_ends_the_command(tmp_path: Path) -> None:
         )
         try:
             with CoordinatorClient(coordinator.address) as client:
-                eventually(lambda: any(node.msgs for node in client.list_datanodes("land")), timeout_seconds=120)
+                eventually(lambda: any(node.msgs for node in client.list_datanodes("land")), timeout_seconds=240)
             (java,) = children(process.pid)
             os.kill(java, signal.SIGKILL)
             _, stderr = process.communicate(timeout=120)
