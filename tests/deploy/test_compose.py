@@ -86,6 +86,9 @@ def test_every_command_of_ours_is_one_that_the_program_takes(name: str) -> None:
 def test_every_variable_of_ours_is_a_setting(name: str) -> None:
     """A variable that nobody reads looks like a setting that does not work."""
     known = {f"DATACOORD_{setting.upper()}" for setting in specs()} | {TOKEN_VARIABLE, *VARIABLES.values()}
+    stuck = main.get_command(click.Context(main), "stuck")
+    assert stuck is not None
+    known |= {option.envvar for option in stuck.params if isinstance(option.envvar, str)}
     for variable in SERVICES[name].get("environment", {}):
         if variable.startswith("DATACOORD_"):
             assert {variable, variable.removesuffix("_FILE")} & known
@@ -184,6 +187,36 @@ def test_no_service_can_do_more_than_it_must(name: str) -> None:
         assert not re.search(r"(?i)password|secret|token", variable) or variable.endswith(("FILE", "_PATH")), value
 
 
+@pytest.mark.parametrize("name", SERVICES)
+def test_what_runs_wild_does_not_take_the_machine_with_it(name: str) -> None:
+    """A leak or a fork bomb in one container ends them all."""
+    service = SERVICES[name]
+    assert 0 < service["pids_limit"] <= 4096
+    mib = int(service["mem_limit"][:-1]) * {"m": 1, "g": 1024}[service["mem_limit"][-1]]
+    assert mib >= 64
+    command = " ".join(map(str, service.get("command", [])))
+    for option, unit in re.findall(r"(?:shared_buffers=|--memory |executor.memory=)(\d+)(MB|g)", command):
+        assert mib > 2 * int(option) * {"MB": 1, "g": 1024}[unit]
+    for connections in re.findall(r"max_connections=(\d+)", command):
+        assert service["pids_limit"] > 2 * int(connections)
+
+
+def test_the_command_reaches_the_coordinators_as_an_admin(tmp_path: Path) -> None:
+    """In a coordinator's container there is no token, only hashes: `docker compose exec coordinator datacoord stuck` is refused."""
+    service = SERVICES["cli"]
+    assert service["profiles"] == ["cli"], "it starts with everything else"
+    environment = service["environment"]
+    assert environment["DATACOORD_ADDRESS"] == f"coordinator:{Settings().grpc_port}"
+    token = Path(environment["DATACOORD_TOKEN_FILE"])
+    assert token.name in service["secrets"]
+    secrets = made_secrets(tmp_path)
+    shown = (("authorization", f"Bearer {(secrets / token.name).read_text().strip()}"),)
+    assert Authenticator(secrets / "coordinator" / "tokens.toml").identify(shown).role is Role.ADMIN
+    page = (ROOT / "docs" / "operations.md").read_text()
+    assert "docker compose run --rm cli stuck" in page
+    assert "exec coordinator datacoord" not in page
+
+
 def test_images_of_ours_do_not_run_as_root() -> None:
     """The compose file relies on it."""
     stages = re.split(r"(?m)^FROM ", (ROOT / "Dockerfile").read_text())
@@ -229,9 +262,7 @@ def test_the_secrets_are_made_by_one_command_and_never_anew(tmp_path: Path) -> N
     made = contents(secrets)
     of_compose = {str(Path(secret["file"]).relative_to("deploy/secrets")) for secret in FILE["secrets"].values()}
     of_directories = {"coordinator/tokens.toml", "datanode/token"}
-    assert set(made) == of_compose | of_directories | {"admin_token"}, (
-        "the operator's is for this machine, not for a container"
-    )
+    assert set(made) == of_compose | of_directories
     assert secrets.stat().st_mode & 0o077 == 0
     made_secrets(tmp_path)
     assert contents(secrets) == made
@@ -247,7 +278,7 @@ def test_the_secrets_are_made_by_one_command_and_never_anew(tmp_path: Path) -> N
 
 def test_nobody_has_the_key_of_an_administrator_who_needs_that_of_a_user() -> None:
     """A coordinator that can drop its tables, a datanode that can make users of the store."""
-    having = {
+    having: dict[str, set[str]] = {
         secret: {n for n, service in SERVICES.items() if secret in service.get("secrets", [])}
         for secret in FILE["secrets"]
     }
