@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.utils import canonicalize_name
 from support.postgres import PostgresServer
 
 from datacoord.client import CoordinatorClient
 from datacoord.credentials import Credentials
+from tools.install_release import BILL_OF_MATERIALS
 
 from .image_builder import ROOT, ImageBuilder, Stage, run, start
 
@@ -54,6 +56,9 @@ def test_the_coordinators_image_has_no_spark_and_no_tools_to_build_with(images: 
     assert not names & {"pyspark", "pandas", "hatchling", "pytest", "ruff"}
     run(images["coordinator"], ["/app/bin/python", "-m", "pip", "check"])
     run(images["spark"], ["/app/bin/python", "-m", "pip", "check"])
+    materials = json.loads(run(images["coordinator"], ["cat", f"/app/{BILL_OF_MATERIALS}"]))
+    named = {component["name"] for component in materials["components"]}
+    assert {canonicalize_name(name) for name in names} - named == {"datacoord", "pip"}
 
 
 @pytest.mark.long
