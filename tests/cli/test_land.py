@@ -2,11 +2,12 @@
 
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from server.running_coordinator import CoordinatorThread, command, environment, running
+from support.commands import run
 from support.waiting import eventually
 
 from datacoord.client import CoordinatorClient
@@ -20,21 +21,20 @@ def coordinator(tmp_path: Path) -> Iterator[CoordinatorThread]:
         yield thread
 
 
+@pytest.fixture
+def run_there(coordinator: CoordinatorThread, tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """Runs a command against it, in a directory of its own."""
+    address = ("--address", coordinator.address)
+    return lambda *words: run(command(*words, *address), directory=tmp_path, environment=environment())
+
+
 @pytest.mark.spark
 def test_everything_of_a_bounded_source_is_registered_when_the_command_ends(
-    coordinator: CoordinatorThread, tmp_path: Path
+    coordinator: CoordinatorThread, run_there: Callable[..., "subprocess.CompletedProcess[str]"]
 ) -> None:
     """A command that ends before its rows are registered tells a script that they are there when they are not."""
     arguments = ("land", "generated", "--collection", "made", "--channels", "4", "--rows", "3000", "--datanodes", "1")
-    result = subprocess.run(
-        [*command(), *arguments, "--address", coordinator.address],
-        env=environment(),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
+    result = run_there(*arguments)
     assert result.returncode == 0, result.stderr
     assert "everything is registered" in result.stderr
     with CoordinatorClient(coordinator.address) as client:
@@ -45,27 +45,17 @@ def test_everything_of_a_bounded_source_is_registered_when_the_command_ends(
 
 
 @pytest.mark.spark
-def test_a_directory_lands_with_two_commands(coordinator: CoordinatorThread, tmp_path: Path) -> None:
+def test_a_directory_lands_with_two_commands(
+    coordinator: CoordinatorThread, run_there: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+) -> None:
     """Whoever has files and no program must not have to write one."""
     files = tmp_path / "orders"
     files.mkdir()
     (files / "1.jsonl").write_text('{"id": 1, "op": "upsert"}\n{"id": 2, "op": "upsert"}\n')
     (files / "2.jsonl").write_text('{"id": 1, "op": "delete"}\n{"id": 3, "op": "upsert"}\n')
     land = ("land", "jsonl", str(files), "--collection", "orders", "--datanodes", "1", "--until-head")
-
-    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [*command(), *arguments, "--address", coordinator.address],
-            env=environment(),
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=110,
-            check=False,
-        )
-
-    assert run("collections", "create", "orders", "--column", "id:int64!", "--key", "id").returncode == 0
-    result = run(*land, "--operation-column", "op")
+    assert run_there("collections", "create", "orders", "--column", "id:int64!", "--key", "id").returncode == 0
+    result = run_there(*land, "--operation-column", "op")
     assert result.returncode == 0, result.stderr
     with CoordinatorClient(coordinator.address) as client:
         assert sorted(to_arrow(client, "orders").column("id").to_pylist()) == [2, 3]
