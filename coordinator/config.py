@@ -122,6 +122,12 @@ class Settings:
         minimum=0,
         maximum=65535,
     )
+    page_names: str = setting(
+        "",
+        "Names of hosts, with commas between them, by which the port of the status page may be asked for besides localhost and the "
+        "addresses of loopback, such as that of a proxy before it. Others are refused, which stops DNS rebinding. Empty = on "
+        "loopback no others, elsewhere any.",
+    )
     watch_poll_seconds: float = setting(
         1.0,
         "How often an open WatchDmChannels stream looks for changes that other replicas made. Changes made here wake it at once.",

@@ -94,6 +94,7 @@ class Coordinator:
             calls_max=settings.grpc_max_concurrent_rpcs,
         )
         self._health = health.aio.HealthServicer()
+        self._page_names = [name.strip().lower() for name in settings.page_names.split(",") if name.strip()]
 
     @classmethod
     async def start(cls, settings: Settings) -> "Coordinator":
@@ -121,7 +122,8 @@ class Coordinator:
         self._closing.push_async_callback(server.stop, None)
         page = StatusPage(settings, self._history, _now_ms)
         beside = None if settings.page_port else page
-        web_server = WebServer(self._metrics.registry, self._refresh_metrics, self._ping, beside)
+        names = self._page_names if beside else ()
+        web_server = WebServer(self._metrics.registry, self._refresh_metrics, self._ping, beside, names)
         web_port = await web_server.start(settings.web_host, settings.web_port)
         self._closing.push_async_callback(web_server.stop)
         self._web = web_server
@@ -154,7 +156,7 @@ class Coordinator:
     async def _open_page_port(self, page: StatusPage) -> None:
         app = web.Application()
         page.add_to(app)
-        listener = Listener("page_port")
+        listener = Listener("page_port", self._page_names)
         port = await listener.start(app, self._settings.web_host, self._settings.page_port)
         self._closing.push_async_callback(listener.stop)
         self.page_address = _join(self._settings.web_host, port)
