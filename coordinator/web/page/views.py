@@ -15,12 +15,12 @@ from coordinator.core.findings import Severity
 from coordinator.store import Store
 from coordinator.store.event_words import Names, in_words
 from coordinator.web.page import texts
+from coordinator.web.page.channel_list import ROWS_PER_PAGE, ChannelList, Choice
 from coordinator.web.page.history import History
 from coordinator.web.page.plots import plot
 from datacoord.errors import CODES, DatacoordError, StoreUnavailableError
 from datacoord.version import version
 
-ROWS_PER_PAGE: Final = 100
 FINDINGS_SHOWN: Final = 10
 EVENTS_SHOWN: Final = 50
 
@@ -52,6 +52,7 @@ class StatusPage:
         self._settings = settings
         self._history = history
         self._clock_ms = clock_ms
+        self._channel_list = ChannelList()
         self._templates = jinja2.Environment(
             loader=jinja2.PackageLoader("coordinator.web.page"),
             autoescape=True,
@@ -142,11 +143,7 @@ class StatusPage:
         }
 
     async def _channels(self, request: web.Request) -> dict[str, Any]:
-        collection = request.query.get("collection", "")
-        page = await self._store.list_channels(
-            collection_name=collection, page_size=ROWS_PER_PAGE, page_token=request.query.get("page", "")
-        )
-        return {"channels": page.items, "collection": collection, "next": page.next_page_token}
+        return await self._channel_list.read(self._store, Choice.of(request.query), self._clock_ms())
 
     async def _channel(self, request: web.Request) -> dict[str, Any]:
         name = request.match_info["name"]

@@ -9,11 +9,12 @@ async function refresh() {
     const answer = await fetch(location.href, { cache: "no-store" });
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     const content = document.getElementById("content");
-    const selecting = String(getSelection()).length > 0;
-    if (!selecting) content.replaceChildren(...fresh.getElementById("content").childNodes);
+    const writing = Boolean(document.activeElement?.closest("form"));
+    const waits = writing || String(getSelection()).length > 0;
+    if (!waits) content.replaceChildren(...fresh.getElementById("content").childNodes);
     document.title = fresh.title;
     failures = 0;
-    state.textContent = selecting ? "Waits while text is marked" : "Refreshed " + new Date().toLocaleTimeString();
+    state.textContent = waits ? "Waits while text is marked or written" : "Refreshed " + new Date().toLocaleTimeString();
     state.className = "";
   } catch {
     failures += 1;
