@@ -23,9 +23,11 @@ from support.commands import run
 from support.waiting import eventually
 
 from datacoord.cli import main
+from datacoord.cli.listings import lateness
 from datacoord.cli.output import age, size
 from datacoord.client import CoordinatorClient
-from datacoord.v1 import common_pb2, data_coord_pb2, data_coord_pb2_grpc
+from datacoord.natural_order import natural_key
+from datacoord.v1 import admin_pb2, common_pb2, data_coord_pb2, data_coord_pb2_grpc
 
 COMMANDS = ["serve", "migrate", "config", "collections", "channels", "segments", "datanodes", "flush", "version"]
 
@@ -101,6 +103,35 @@ def test_channels(filled: Filled) -> None:
     assert first["report"] is None
     assert second["checkpoint"]["timestamp"] == 0
     assert len(filled.records("channels")) == 4
+
+
+def test_channels_are_filtered_and_sorted(filled: Filled) -> None:
+    """Among ten thousand channels the ones that matter are found by the command, not by the eye."""
+    names = [row["channel_name"] for row in filled.records("channels", "--collection", "files")]
+    assert names == [filled.first.channel_name, filled.second.channel_name]
+    assert {row["owner"] for row in filled.records("channels", "--owner", "query")} == {"query-1"}
+    free = filled.records("channels", "--owner", "nobody", "--state", "active")
+    assert {row["collection_name"] for row in free} == {"managed"}
+    assert filled.records("channels", "--state", "DROPPED") == []
+    assert "no such channel" in filled.run("channels", "--state", "dropped").stdout
+    assert filled.run("channels", "files", "--collection", "managed").exit_code == 2
+    assert "done here" in filled.run("channels", "list", "--help").stdout
+
+
+def test_the_channel_that_is_furthest_behind_comes_first_and_equal_ones_in_their_order() -> None:
+    """By name alone the one that is looked for stands anywhere."""
+    lags = {"a_1v10": 5, "a_1v9": 5, "a_1v2": None, "a_1v3": 70}
+    rows = [
+        admin_pb2.ChannelInfo(channel_name=name, report=data_coord_pb2.DataNodeTtMsg(lag=lag))
+        for name, lag in lags.items()
+    ]
+    rows.sort(key=lambda row: natural_key(row.channel_name))
+    assert [row.channel_name for row in sorted(rows, key=lateness, reverse=True)] == [
+        "a_1v3",
+        "a_1v9",
+        "a_1v10",
+        "a_1v2",
+    ]
 
 
 def test_segments(filled: Filled) -> None:
@@ -242,6 +273,34 @@ def test_an_unknown_command_is_wrong_usage() -> None:
     done = run(command("frobnicate"), environment=environment())
     assert done.returncode == 2
     assert "frobnicate" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [(["chanels"], "channels"), (["stuk"], "stuck"), (["datanode"], "datanodes"), (["gc", "puase"], "pause")],
+)
+def test_a_command_that_is_mistyped_is_named(typed: list[str], meant: str) -> None:
+    """At night the list of twenty commands is one more page to read."""
+    result = CliRunner().invoke(main, typed)
+    assert result.exit_code == 2
+    assert f"'{meant}'" in result.stderr
+    assert "Did you mean" in result.stderr
+
+
+def test_a_shell_completes_commands_and_options() -> None:
+    """And without importing what it only names: the key is pressed in every line."""
+    program = (
+        "import sys, click; from datacoord.cli import main; main.shell_complete(click.Context(main), ''); "
+        "print(sorted({'grpc', 'sqlalchemy', 'rich'} & set(sys.modules)))"
+    )
+    assert run([sys.executable, "-c", program], environment=environment()).stdout == "[]\n"
+    asked = {"_DATACOORD_COMPLETE": "bash_complete", "COMP_WORDS": "datacoord c", "COMP_CWORD": "1"}
+    done = run(command(), environment=environment(**asked))
+    assert done.stdout.splitlines() == ["plain,config", "plain,collections", "plain,channels"]
+    asked |= {"COMP_WORDS": "datacoord stuck --coll", "COMP_CWORD": "2"}
+    assert run(command(), environment=environment(**asked)).stdout.splitlines() == ["plain,--collection"]
+    script = run(command(), environment=environment(_DATACOORD_COMPLETE="bash_source"))
+    assert "complete -o nosort -F _datacoord_completion datacoord" in script.stdout
 
 
 def test_output_of_tables_is_not_cut_where_a_program_reads() -> None:
