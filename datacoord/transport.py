@@ -28,6 +28,13 @@ KEEPALIVE_FLOOR_MS: Final = 10_000
 KEEPALIVE_STRIKES_MAX: Final = 2
 """So often a server lets that pass on a connection that is quiet otherwise; the next one ends it."""
 
+CONNECTION_AGE_MS: Final = 3_600_000
+"""A server asks a client to connect anew after so long, give or take a tenth: whoever got in by an authority that counts no more
+is asked again, and replicas that were added get their share. Calls under way end where they began."""
+
+CONNECTION_GRACE_MS: Final = 900_000
+"""And ends the old connection after so long: longer than any call may take (`rpc_deadline_seconds_max`), or a stream of ours."""
+
 RECONNECT_MS_MAX: Final = 2_000
 """Longest pause between two attempts to connect, and what each attempt may take."""
 
@@ -96,6 +103,8 @@ def server_options() -> Options:
         # Without the `recv` of its name in C++: an option that gRPC does not know is ignored, and then five minutes count.
         ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_FLOOR_MS),
         ("grpc.http2.max_ping_strikes", KEEPALIVE_STRIKES_MAX),
+        ("grpc.max_connection_age_ms", CONNECTION_AGE_MS),
+        ("grpc.max_connection_age_grace_ms", CONNECTION_GRACE_MS),
         # Two processes on one port would share its calls at random; a port in use is an error that is said.
         ("grpc.so_reuseport", 0),
     ]
