@@ -58,7 +58,8 @@ def test_the_coordinators_image_has_no_spark_and_no_tools_to_build_with(images: 
     run(images["spark"], ["/app/bin/python", "-m", "pip", "check"])
     materials = json.loads(run(images["coordinator"], ["cat", f"/app/{BILL_OF_MATERIALS}"]))
     named = {component["name"] for component in materials["components"]}
-    assert {canonicalize_name(name) for name in names} - named == {"datacoord", "pip"}
+    # Older Pythons put setuptools into every environment.
+    assert {canonicalize_name(name) for name in names} - named - {"setuptools"} == {"datacoord", "pip"}
 
 
 @pytest.mark.long
