@@ -112,6 +112,11 @@ class ChannelHold:
         self._end: tuple[EndReason, BaseException | None] | None = None
         self._graph: ChannelGraph | None = None
         self._started = 0.0
+        # The channel may have been with others since: what failed here long ago says nothing of now.
+        if restarts.fault is not None and context.clock.monotonic() - restarts.fault.until > (
+            2 * context.config.restart.delay_seconds_max + context.config.restart_reset_seconds
+        ):
+            restarts.reset()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:

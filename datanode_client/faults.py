@@ -19,11 +19,13 @@ class Fault:
         kind: where it is, a `ChannelFault` of the contract.
         text: the newest failure, in words.
         since: when it began, on the process's monotonic clock, in seconds.
+        until: when it was met last, likewise.
     """
 
     kind: Any
     text: str
     since: float
+    until: float
 
     def put_into(self, message: data_coord_pb2.DataNodeTtMsg, clock: Clock) -> None:
         """Says it in a heartbeat."""
@@ -50,11 +52,13 @@ def graph_fault(error: BaseException, before: Fault | None, clock: Clock) -> Fau
 
 
 def _fault(kind: Any, error: BaseException, before: Fault | None, clock: Clock) -> Fault:
-    return Fault(kind, _text(error), clock.monotonic() if before is None else before.since)
+    now = clock.monotonic()
+    return Fault(kind, _text(error), now if before is None else before.since, now)
 
 
 def _text(error: BaseException) -> str:
     """An error as it may travel: one line, printable, short."""
     words = " ".join(f"{type(error).__name__}: {error}".split())
-    printable = "".join(character for character in words if character.isprintable())
-    return printable if len(printable) <= FAULT_CHARS_MAX else printable[: FAULT_CHARS_MAX - 1] + "…"
+    # A character is a byte: a heartbeat holds one of these for every channel.
+    printable = "".join(character if " " <= character <= "~" else "?" for character in words)
+    return printable if len(printable) <= FAULT_CHARS_MAX else printable[: FAULT_CHARS_MAX - 3] + "..."

@@ -347,7 +347,7 @@ _FAULT_ADVICE: Final = {
 
 
 def _sentence(words: str) -> str:
-    return words if words.endswith((".", "…")) else f"{words}."
+    return words if words.endswith(".") else f"{words}."
 
 
 def _finding(

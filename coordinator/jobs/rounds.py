@@ -2,16 +2,21 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
+from coordinator.core.findings import Problem, Severity
 from coordinator.jobs.loop import RanElsewhereError
+from coordinator.logging import get_logger
 from coordinator.store import DataNodeRow, Store
 from coordinator.web.lag import lag_figures, show_lag
 from coordinator.web.metrics import CHANNEL_STATES, COUNTED_PROBLEMS, COUNTED_SEVERITIES, SESSION_STATES, Metrics
 from coordinator.web.reported import ReportedMetrics
+from datacoord.errors import DatacoordError
 
 FINDINGS_SECONDS: Final = 60.0
+
+_log = get_logger("jobs")
 
 
 class LeaseRounds:
@@ -94,8 +99,15 @@ class AssignmentRounds:
         now = self._clock()
         if ran and now < self._examined + FINDINGS_SECONDS:
             return
-        counts = (await self._store.explain(findings_max=0)).counts if ran else {}
         self._examined = now if ran else -FINDINGS_SECONDS
+        counts: Mapping[tuple[Severity, Problem], int] = {}
+        if ran:
+            try:
+                counts = (await self._store.explain(findings_max=0)).counts
+            except DatacoordError as error:
+                # What was assigned is assigned: that the counts are old says nothing against the job.
+                _log.warning("findings_not_counted", reason=error.reason.value)
+                return
         for severity in COUNTED_SEVERITIES:
             for problem in COUNTED_PROBLEMS:
                 self._metrics.findings.labels(severity.name, problem.value).set(counts.get((severity, problem), 0))

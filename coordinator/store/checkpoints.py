@@ -166,8 +166,12 @@ def _renew_owners(transaction: Transaction, calls: Iterable[CheckpointCall]) -> 
         transaction.renew(owner_id or 0)
     if None not in owner_ids:
         return
+    # Some may have become known since the calls arrived.
     known = transaction.memory.owner_of_epoch
-    unknown = sorted({row[0] for call in calls for row in call.rows or () if row[1] not in known})
+    moved = [entry for call in calls if None in call.owner_ids for entry in call.rows or ()]
+    for entry in moved:
+        transaction.renew(known.get(entry[1]) or 0)
+    unknown = sorted({entry[0] for entry in moved if entry[1] not in known})
     for chunk in chunks(unknown, transaction.kind.rows_per_statement):
         statement = select(channel_state.c.epoch, channel_state.c.owner_id)
         for row in transaction.connection.execute(statement.where(channel_state.c.channel_id.in_(chunk))):

@@ -205,9 +205,11 @@ def _sessions(connection: Connection) -> dict[int, _Session]:
 def _owner_times(connection: Connection) -> dict[int, int]:
     """When the newest epochs began: a session that lives for days may have its channel for a second."""
     newest = connection.execute(select(func.max(events.c.event_id))).scalar() or 0
-    statement = select(events.c.time_ms, events.c.changes).where(
-        events.c.event_id > newest - EVENTS_MAX,
-        events.c.rpc.in_([rpc for rpc, form in FORMS.items() if form is Form.OWNER]),
+    owner_calls = [rpc for rpc, form in FORMS.items() if form is Form.OWNER]
+    statement = (
+        select(events.c.time_ms, events.c.changes)
+        .where(events.c.event_id > newest - EVENTS_MAX, events.c.rpc.in_(owner_calls))
+        .order_by(events.c.event_id)
     )
     times: dict[int, int] = {}
     for time_ms, changes in connection.execute(statement):

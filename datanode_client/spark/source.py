@@ -22,6 +22,7 @@ from datacoord.objectstore import ObjectStore
 from datacoord.reading import UNIT_BYTES_MAX, CollectionSchema, ReadUnit, read_unit, read_units
 from datanode_client.spark.options import Condition, ReadOptions
 from datanode_client.spark.types import spark_schema
+from datanode_client.widening import misfit
 
 _BATCH_ROWS = 65_536
 
@@ -48,7 +49,8 @@ class CollectionReader(DataSourceReader):
         schema: what to give; a schema of the user's may have fewer columns, in any order, of types they can be cast to.
 
     Raises:
-        InvalidFieldError: the collection has no such column, or a filter compares a column with what it cannot be.
+        InvalidFieldError: the collection has no such column, or one that cannot be of the type asked for, or a filter compares a
+            column with what it cannot be.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -67,6 +69,13 @@ class CollectionReader(DataSourceReader):
                     column=name,
                 )
         self._wanted = self._collection.select([name for name in names if name], with_timestamp=False)
+        for given, wanted in zip(self._given, self._wanted, strict=True):
+            if why := misfit(wanted.type, given.type):
+                raise InvalidFieldError(
+                    f"column {given.name!r} of collection {options.collection!r} is {wanted.type} and cannot be given as "
+                    f"{given.type}: {why}; name another type in the schema, or none, and cast in the query",
+                    column=given.name,
+                )
         self._where = to_expression(options.filters, self._collection.columns)
 
     def partitions(self) -> list[InputPartition]:
@@ -125,12 +134,23 @@ def batches_of_units(
     store = ObjectStore.from_uri(collection.storage_root)
     blocks = (read_unit(store, unit, collection, wanted, where, block_bytes_max=block_bytes_max) for unit in units)
     for rows in chain.from_iterable(blocks):
-        columns = [
-            # Finer units than Spark's are cut off, as its own Parquet reader does.
-            column.cast(field.type, safe=False)
-            for column, field in zip(rows.columns, given, strict=True)
-        ]
+        columns = [_as_given(column, field) for column, field in zip(rows.columns, given, strict=True)]
         yield from pa.Table.from_arrays(columns, schema=given).to_batches(max_chunksize=_BATCH_ROWS)
+
+
+def _as_given(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    """A column in the type that Spark shall have.
+
+    Raises:
+        InvalidFieldError: a value does not fit.
+    """
+    # Finer units of time than Spark's are cut off, as its own Parquet reader does. Nothing else is.
+    exact = not (pa.types.is_timestamp(column.type) or pa.types.is_duration(column.type))
+    try:
+        return column.cast(field.type, safe=exact)
+    except pa.ArrowInvalid as error:
+        message = f"a value of column {field.name!r} ({column.type}) cannot be given as {field.type}: {error}"
+        raise InvalidFieldError(message, column=field.name) from error
 
 
 def collection_schema(options: ReadOptions) -> StructType:

@@ -3,14 +3,20 @@
 import asyncio
 import os
 import random
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import grpc
 import pytest
 from broker.contract_server import ContractServer, Fault
 
 from datacoord.errors import DatacoordError, InternalError, InvalidFieldError, ObjectStoreError, SourceInvalidError
+from datacoord.v1 import data_coord_pb2
+from datanode_client.channel_hold import ChannelHold, HoldContext, Restarts
+from datanode_client.client_config import SessionConfig
+from datanode_client.clock import SystemClock
 from datanode_client.datasync import EndReason
+from datanode_client.faults import graph_fault
 from datanode_client.session import SessionEnd
 from datanode_process.running import CHANNELS, Running, desired
 
@@ -188,6 +194,24 @@ async def test_a_graph_that_failed_comes_back_under_a_new_epoch_with_growing_pat
     assert server.channels["c000"].releases == [(epoch, 0) for epoch in epochs]
     assert epochs == sorted(set(epochs))
     assert running.node._memory.restarts("c000").failures == 3
+
+
+def test_what_failed_here_long_ago_says_nothing_of_a_channel_that_comes_back() -> None:
+    """Meanwhile it may have run elsewhere for days: a channel that is well would be called stuck the moment it returns."""
+    config, clock, nothing = SessionConfig(), SystemClock(), cast("Any", None)
+    restarts = Restarts(config.restart)
+
+    def again() -> ChannelHold:
+        return ChannelHold("c000", 7, HoldContext(nothing, nothing, config, clock), restarts, lambda _: None)
+
+    restarts.fault = graph_fault(ObjectStoreError("disk full"), None, clock)
+    said = again().report()
+    assert said is not None
+    assert (said.fault, said.fault_kind) == ("ObjectStoreError: disk full", data_coord_pb2.CHANNEL_FAULT_GRAPH)
+
+    long_ago = clock.monotonic() - 86_400
+    restarts.fault = replace(restarts.fault, since=long_ago, until=long_ago)
+    assert again().report() is None
 
 
 async def test_a_reader_that_cannot_be_made_hands_its_channel_back(server: ContractServer, running: Running) -> None:

@@ -145,6 +145,23 @@ def test_filters_and_columns_never_change_an_answer(
     assert rows_of(pruned) == sorted((timestamp, key) for key, _, timestamp in filtered)
 
 
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        ("value int", "cannot be given as int32"),
+        ("key boolean", "cannot be given as bool"),
+        ("_timestamp byte", "int8"),
+    ],
+)
+def test_a_type_that_would_change_a_value_is_refused(
+    session: SparkSession, coordinator: CoordinatorThread, collection: str, schema: str, says: str
+) -> None:
+    """2^40 as an int is 0, and 1.9 as a long is 1: wrong rows that look like right ones."""
+    reader = session.read.format("datacoord").options(coordinator=coordinator.address, collection=collection)
+    with pytest.raises(Exception, match=says):
+        reader.options(withTimestamp="true").schema(schema).load().collect()
+
+
 def test_deletes_that_name_no_partition_reach_all_of_them(
     session: SparkSession, coordinator: CoordinatorThread
 ) -> None:

@@ -3,12 +3,15 @@
 import asyncio
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.store import CheckpointMove, WriteAnswer, checkpoints
+from coordinator.core.model import ChannelMode
+from coordinator.store import ChannelIdentity, CheckpointMove, WriteAnswer, checkpoints
+from coordinator.store.transaction import Memory
 
 from .databases import Databases
 from .support import CALLER, Clock, ScriptedFaults, World, dump, lane, position, reasons, save
@@ -179,3 +182,16 @@ async def test_a_refused_entry_sends_the_group_to_core_and_leaves_nothing_of_the
     assert reasons(answers) == ["APPLIED", "ALREADY_APPLIED"]
     assert (await world.info(first)).checkpoint == position(9)
     assert (await world.info(second)).checkpoint == position(20)
+
+
+def test_an_owner_that_becomes_known_while_its_call_waits_is_renewed_all_the_same() -> None:
+    """Its accepted write would not lengthen its lease, and somebody else could take its channel while it writes."""
+    memory = Memory(channels={"c": ChannelIdentity(7, 1, ChannelMode.CLAIMED)})
+    call = checkpoints.CheckpointCall([("c", 5, 10, 0, b"", "")], CALLER, memory)
+    memory.owner_of_epoch[5] = 42
+    transaction = Mock(memory=memory)
+    transaction.kind.rows_per_statement = 100
+
+    checkpoints._renew_owners(transaction, [call])
+    transaction.renew.assert_called_with(42)
+    transaction.connection.execute.assert_not_called()
