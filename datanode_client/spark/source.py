@@ -69,10 +69,10 @@ class CollectionReader(DataSourceReader):
                     column=name,
                 )
         self._wanted = self._collection.select([name for name in names if name], with_timestamp=False)
-        for given, wanted in zip(self._given, self._wanted, strict=True):
-            if why := misfit(wanted.type, given.type):
+        for given, own in zip(self._given, to_arrow_schema(spark_schema(self._wanted), timezone="UTC"), strict=True):
+            if why := misfit(own.type, given.type):
                 raise InvalidFieldError(
-                    f"column {given.name!r} of collection {options.collection!r} is {wanted.type} and cannot be given as "
+                    f"column {given.name!r} of collection {options.collection!r} is {own.type} and cannot be given as "
                     f"{given.type}: {why}; name another type in the schema, or none, and cast in the query",
                     column=given.name,
                 )
@@ -145,7 +145,8 @@ def _as_given(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         InvalidFieldError: a value does not fit.
     """
     # Finer units of time than Spark's are cut off, as its own Parquet reader does. Nothing else is.
-    exact = not (pa.types.is_timestamp(column.type) or pa.types.is_duration(column.type))
+    time_of = (pa.types.is_timestamp, pa.types.is_duration, pa.types.is_date64)
+    exact = not any(is_one(column.type) for is_one in time_of)
     try:
         return column.cast(field.type, safe=exact)
     except pa.ArrowInvalid as error:
