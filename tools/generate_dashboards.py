@@ -30,6 +30,7 @@ class Panel:
         width: of 24 columns.
         description: when to worry.
         alarm: stat panels turn red from this value on.
+        least: stat panels are red below this value.
     """
 
     title: str
@@ -39,6 +40,7 @@ class Panel:
     width: int = 8
     description: str = ""
     alarm: float | None = None
+    least: float | None = None
 
 
 @dataclass(frozen=True)
@@ -68,15 +70,15 @@ DASHBOARDS = (
         "Datacoord: is it keeping up?",
         "Do rows land as fast as they come, and is everybody there?",
         (
-            Panel("Coordinators", {"up": 'sum(up{job="datacoord"})'}, kind="stat", width=4),
-            Panel("Datanodes", {"living": "sum(datacoord_sessions)"}, kind="stat", width=4),
+            Panel("Coordinators", {"up": 'sum(up{job="datacoord"})'}, kind="stat", width=4, least=1),
+            Panel("Datanodes", {"living": "sum(datacoord_sessions)"}, kind="stat", width=4, least=1),
             Panel(
-                "Channels without owner",
-                {"free": 'sum(datacoord_channels{state="FREE"})'},
+                "Channels that do not move",
+                {"stuck": 'sum(max by (problem) (datacoord_findings{severity="STUCK"}))'},
                 kind="stat",
                 width=4,
                 alarm=1,
-                description="Above 0 for longer than a lease although datanodes live: look at `datacoord stuck`.",
+                description="`datacoord stuck` says which, why, and what to do.",
             ),
             Panel(
                 "Broken rules, 1 h",
@@ -354,6 +356,8 @@ def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
     steps: list[dict[str, Any]] = [{"color": "green", "value": None}]
     if panel.alarm is not None:
         steps.append({"color": "red", "value": panel.alarm})
+    if panel.least is not None:
+        steps = [{"color": "red", "value": None}, {"color": "green", "value": panel.least}]
     targets = [
         {
             "refId": chr(ord("A") + index),
