@@ -16,6 +16,7 @@ from aiohttp import web
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from coordinator.config import Settings
+from coordinator.core.jobs import Job
 from coordinator.jobs.garbage import GarbageJob
 from coordinator.jobs.garbage_sweep import GarbageSettings
 from coordinator.jobs.loop import JobLoop
@@ -33,7 +34,6 @@ from coordinator.rpc.transport_security import check_exposure, server_certificat
 from coordinator.rpc.watch import WatchHub
 from coordinator.store import Store, StoreSettings
 from coordinator.store.alone import lock_alone
-from coordinator.store.job_leases import Job
 from coordinator.store.migrate import upgrade
 from coordinator.web.app import Listener, WebServer
 from coordinator.web.metrics import Metrics

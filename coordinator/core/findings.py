@@ -3,12 +3,13 @@
 A finding names a problem by a stable word, because scripts and pages look for it; docs/reference/findings.md lists them.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from typing import Final
+
+from datacoord.natural_order import natural_key
 
 LATE_MS: Final = 60_000
 """What has not moved for so long is worth a look. Datanodes report every few seconds and move checkpoints once a minute."""
@@ -204,7 +205,7 @@ def jobs_stand(leases: Mapping[str, int], now_ms: int, waiting_since_ms: int = 0
 def worst_first(findings: list[Finding]) -> list[Finding]:
     """Orders findings: stuck before late, causes before consequences, the oldest first."""
     order = {problem: place for place, problem in enumerate(Problem)}
-    return sorted(findings, key=lambda f: (f.severity, order[f.problem], f.since_ms, _natural(f.channel_name)))
+    return sorted(findings, key=lambda f: (f.severity, order[f.problem], f.since_ms, natural_key(f.channel_name)))
 
 
 def gathered(findings: Sequence[Finding], alike_max: int = ALIKE_MAX) -> list[Finding]:
@@ -230,11 +231,6 @@ def gathered(findings: Sequence[Finding], alike_max: int = ALIKE_MAX) -> list[Fi
             advice = f"`datacoord stuck --collection {finding.collection_name}` lists them."
             kept.append(replace(finding, channel_name="", explanation=explanation, advice=advice))
     return kept
-
-
-def _natural(name: str) -> list[tuple[int, int, str]]:
-    """Sorts v2 before v10."""
-    return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in re.split(r"(\d+)", name)]
 
 
 def _ownership(facts: ChannelFacts, now_ms: int) -> Finding | None:

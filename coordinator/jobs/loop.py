@@ -6,8 +6,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from coordinator.core.jobs import Job
 from coordinator.logging import get_logger
-from coordinator.store.job_leases import Job
 from coordinator.web.metrics import Metrics
 from datacoord.errors import DatacoordError
 

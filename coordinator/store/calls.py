@@ -4,8 +4,8 @@ import abc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+from coordinator.core.jobs import Job
 from coordinator.store.channels import Channels
-from coordinator.store.job_leases import Job
 from coordinator.store.transaction import Transaction
 from datacoord.errors import DatacoordError
 

@@ -1,7 +1,7 @@
 """The history: one packed row per accepted call, append-only.
 
 `changes` is a JSON array with one entry per channel (collection, segment) that changed; which RPC writes which form stands in
-`events_forms`.
+`coordinator.core.events_forms`.
 """
 
 import json

@@ -7,9 +7,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.engine import Connection
 
-from coordinator.core import refusals
-from coordinator.store import events_forms, paging
-from coordinator.store.events_forms import FORMS, OF_CHANNEL
+from coordinator.core import events_forms, refusals
+from coordinator.core.events_forms import FORMS, OF_CHANNEL
+from coordinator.store import paging
 from coordinator.store.listings import Page
 from coordinator.store.tables import events, vchannels
 from datacoord.limits import TIMESTAMP_MAX

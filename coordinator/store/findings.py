@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.engine import Connection
 
+from coordinator.core.events_forms import FORMS, Form
 from coordinator.core.findings import (
     ChannelFacts,
     Finding,
@@ -20,13 +21,12 @@ from coordinator.core.findings import (
     well,
     worst_first,
 )
+from coordinator.core.jobs import NEVER_PAUSE
 from coordinator.core.model import ChannelMode, ChannelState
 from coordinator.core.refusals import channel_not_found
 from coordinator.store import reports
 from coordinator.store.collections import collection_ids
 from coordinator.store.dialects import DatabaseKind
-from coordinator.store.events_forms import FORMS, Form
-from coordinator.store.job_leases import NEVER_PAUSE
 from coordinator.store.tables import (
     SESSION_ENDED,
     channel_state,

@@ -10,13 +10,13 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.engine import Connection
 
 from coordinator.core.garbage import Verdict
+from coordinator.core.jobs import Job
 from coordinator.store import garbage_rows, job_leases
 from coordinator.store.calls import AloneCall
 from coordinator.store.channels import Channels
 from coordinator.store.engine import Database
 from coordinator.store.garbage_rows import Founder, LeafWindow, Root, WindowFacts
 from coordinator.store.group_commit import GroupCommit
-from coordinator.store.job_leases import Job
 from coordinator.store.tables import gc_control
 from coordinator.store.tables import job_leases as leases
 from coordinator.store.transaction import Transaction

@@ -5,6 +5,7 @@ idle queue makes nobody wait.
 """
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -71,8 +72,6 @@ class GroupCommit:
         self._urgent_bytes = 0
         self._promised_until = 0.0
         self._arrived = asyncio.Event()
-        self._items_wanted = 0
-        self._enough: asyncio.Future[None] | None = None
         self._closing = False
         self._items_per_second = _RATE_START_PER_SECOND
         self._task = asyncio.get_running_loop().create_task(self._work(), name="group-commit")
@@ -102,8 +101,6 @@ class GroupCommit:
         (self._urgent if call.urgent else self._queue).append(waiting)
         self._count(call, 1)
         self._arrived.set()
-        if call.urgent or self._statistics.queued_items >= self._items_wanted:
-            self._begin()
         answer: T = await waiting.answer
         return answer
 
@@ -152,7 +149,6 @@ class GroupCommit:
         """Takes no more calls and answers those that wait."""
         self._closing = True
         self._arrived.set()
-        self._begin()
         await self._task
 
     async def abandon(self) -> None:
@@ -161,7 +157,6 @@ class GroupCommit:
         self._queue.clear()
         self._urgent.clear()
         self._arrived.set()
-        self._begin()
         await self._task
 
     async def _work(self) -> None:
@@ -192,22 +187,13 @@ class GroupCommit:
             items_wanted: as many are enough.
             until: in the loop's time.
         """
-        loop = asyncio.get_running_loop()
-        if self._urgent or self._closing or self._statistics.queued_items >= items_wanted or loop.time() >= until:
+        if asyncio.get_running_loop().time() >= until:
             return
-        self._items_wanted = items_wanted
-        self._enough = loop.create_future()
-        timer = loop.call_at(until, self._begin)
-        try:
-            await self._enough
-        finally:
-            timer.cancel()
-            self._enough = None
-
-    def _begin(self) -> None:
-        """Ends the gathering."""
-        if self._enough is not None and not self._enough.done():
-            self._enough.set_result(None)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                while not (self._urgent or self._closing or self._statistics.queued_items >= items_wanted):
+                    self._arrived.clear()
+                    await self._arrived.wait()
 
     def _take_group(self) -> list[_Waiting]:
         """The next calls that share a transaction; those whose time is over are answered so, and left out."""

@@ -7,7 +7,7 @@ from sqlalchemy import Row, Select, func, select
 from sqlalchemy.engine import Connection
 
 from coordinator.core.findings import job_stands
-from coordinator.store.job_leases import NEVER_PAUSE
+from coordinator.core.jobs import NEVER_PAUSE
 from coordinator.store.ownership import count_channels
 from coordinator.store.reads import LIVE_SEGMENT
 from coordinator.store.tables import (

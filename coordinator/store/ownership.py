@@ -7,13 +7,13 @@ from sqlalchemy import and_, func, insert, select
 from sqlalchemy.engine import Connection
 
 from coordinator.core.assignment import HeldChannel, plan_assignment
+from coordinator.core.jobs import Job
 from coordinator.core.model import ChannelMode, ChannelState, Outcome
 from coordinator.core.ownership import decide_assign, decide_claim, decide_release
 from coordinator.store import job_leases, placements, recovery, sessions
 from coordinator.store.answers import AssignmentRound, ChannelRelease, ClaimAnswer, WriteAnswer
 from coordinator.store.calls import AloneCall, WriteCall
 from coordinator.store.channels import Channel, Channels
-from coordinator.store.job_leases import Job
 from coordinator.store.tables import ACTIVE, OWNER_CLAIMANT, channel_state, owners, vchannels
 from coordinator.store.transaction import OwnerIdentity, Transaction, chunks
 from datacoord.errors import Refusal

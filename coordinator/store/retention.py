@@ -11,11 +11,11 @@ from typing import Any
 from sqlalchemy import Select, Table, delete, exists, func, select, tuple_, update
 from sqlalchemy.engine import Connection
 
+from coordinator.core.jobs import Job
 from coordinator.core.retention import RetentionPolicy, end_of_old_events
 from coordinator.store import job_leases
 from coordinator.store.calls import AloneCall
 from coordinator.store.channels import Channels
-from coordinator.store.job_leases import Job
 from coordinator.store.tables import (
     ACTIVE,
     OWNER_CLAIMANT,

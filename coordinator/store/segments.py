@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import Row, Select, and_, func, or_, select
 from sqlalchemy.engine import Connection
 
+from coordinator.core.jobs import Job
 from coordinator.core.model import SegmentLevel, SegmentState
 from coordinator.core.segments import fullest_first, seal_reason, shown_state
 from coordinator.store import job_leases, paging
@@ -13,7 +14,6 @@ from coordinator.store.answers import SealRound
 from coordinator.store.calls import AloneCall
 from coordinator.store.channels import Channels
 from coordinator.store.collections import collection_ids
-from coordinator.store.job_leases import Job
 from coordinator.store.listings import Page, SegmentRow
 from coordinator.store.tables import GROWING, channel_state, vchannels
 from coordinator.store.tables import segments as table

@@ -7,13 +7,13 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.engine import Connection
 
 from coordinator.core.assignment import NodeFacts
+from coordinator.core.jobs import Job
 from coordinator.store import job_leases
 from coordinator.store.answers import DesiredState, LeaseRound, Session, SessionState, WatchedChannel
 from coordinator.store.calls import AloneCall, WriteCall
 from coordinator.store.channels import Channels
 from coordinator.store.collections import collection_ids
 from coordinator.store.drops import read_dropped_partitions
-from coordinator.store.job_leases import Job
 from coordinator.store.listings import DataNodeState
 from coordinator.store.tables import (
     OWNER_DATANODE,

@@ -355,7 +355,7 @@ gc_control = _table(
 
 events = _table(
     "events",
-    # History: one packed row per accepted call. `changes` is JSON; its form by RPC stands in coordinator.store.events_forms.
+    # History: one packed row per accepted call. `changes` is JSON; its form by RPC stands in coordinator.core.events_forms.
     _serial("event_id"),
     _id("time_ms"),
     _text("rpc"),

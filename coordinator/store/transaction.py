@@ -188,7 +188,7 @@ class Transaction:
     # ---- end ----------------------------------------------------------------------------------------------------------------
 
     def record(self, rpc: str, caller: str, *, channels: int, items: int, changes: Sequence[Any] | str) -> None:
-        """Adds one accepted call to the history. `changes`: see coordinator.store.events."""
+        """Adds one accepted call to the history. `changes`: see coordinator.core.events_forms."""
         self._events.append(events.Event(self.now_ms, rpc, caller, channels, items, changes))
 
     def finish(self) -> None:

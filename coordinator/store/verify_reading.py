@@ -7,10 +7,10 @@ from typing import Any
 from sqlalchemy import Row, RowMapping, func, select
 from sqlalchemy.engine import Connection
 
+from coordinator.core import events_forms
 from coordinator.core.model import ChannelMode, ChannelState, SegmentState
 from coordinator.core.verify_history import History
 from coordinator.core.verify_rows import Counters, StoredBinlog, StoredChannel, StoredLane, StoredSegment
-from coordinator.store import events_forms
 from coordinator.store.collections import collection_not_found
 from coordinator.store.reads import path_of
 from coordinator.store.tables import (

@@ -97,6 +97,7 @@ class Metrics:
         self._define_rpc()
         self._define_writes()
         self._define_state()
+        self._define_jobs()
         self._define_garbage()
         self._define_files()
 
@@ -285,6 +286,8 @@ class Metrics:
         ):
             for bound in bounds:
                 by.labels(f"{bound:g}").set(0)
+
+    def _define_jobs(self) -> None:
         self.job_runs = self._counter(
             "job_runs_total",
             ("job", "result"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from coordinator.store.event_words import Names, in_words
+from coordinator.core.event_words import Names, in_words
 from datacoord.cli.connection import address_options
 from datacoord.cli.output import age, list_output_option, print_json, to_record
 from datacoord.cli.tables import Column, number_column, print_table

@@ -23,7 +23,7 @@ import yaml
 from server.running_coordinator import CoordinatorThread, claim, definition, running, save_part
 from support.waiting import eventually
 
-from coordinator.store.job_leases import Job
+from coordinator.core.jobs import Job
 from datacoord import reported_metrics as names
 from datacoord.client import CoordinatorClient
 from datacoord.errors import DatacoordError

@@ -20,7 +20,7 @@ from server.running_coordinator import CoordinatorThread, claim, definition, run
 from support.waiting import eventually
 
 from coordinator.config import Settings
-from coordinator.store.job_leases import Job
+from coordinator.core.jobs import Job
 from coordinator.web.page.history import Sample
 from datacoord.client import CoordinatorClient
 from datacoord.v1 import common_pb2, data_coord_pb2, data_coord_pb2_grpc

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from coordinator.core.jobs import Job
 from coordinator.jobs.loop import JITTER, JobLoop, RanElsewhereError, pause
-from coordinator.store.job_leases import Job
 from coordinator.web.metrics import Metrics
 from datacoord.errors import StoreUnavailableError
 

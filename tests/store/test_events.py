@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import coordinator
+from coordinator.core.events_forms import FORMS
 from coordinator.store import events_read
-from coordinator.store.events_forms import FORMS
 from coordinator.store.events_read import EventRow
 from datacoord.errors import ChannelNotFoundError, InvalidFieldError
 

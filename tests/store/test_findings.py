@@ -6,12 +6,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from coordinator.core.findings import LATE_MS, UNANSWERED_MS, Problem, Severity
+from coordinator.core.jobs import Job
 from coordinator.core.model import ChannelMode
 from coordinator.core.retention import RetentionPolicy
 from coordinator.jobs.loop import RanElsewhereError
 from coordinator.jobs.rounds import FINDINGS_SECONDS, AssignmentRounds
 from coordinator.store import ChannelRelease, Store, findings
-from coordinator.store.job_leases import Job
 from coordinator.web.metrics import Metrics
 from coordinator.web.reported import ReportedMetrics
 from datacoord.errors import ChannelNotFoundError, CollectionNotFoundError

@@ -11,9 +11,9 @@ import pyarrow as pa
 from aiohttp import web
 
 from coordinator.config import Settings, shown
+from coordinator.core.event_words import Names, in_words
 from coordinator.core.findings import Severity
 from coordinator.store import Store
-from coordinator.store.event_words import Names, in_words
 from coordinator.web.page import texts
 from coordinator.web.page.channel_list import ROWS_PER_PAGE, ChannelList, Choice
 from coordinator.web.page.history import History

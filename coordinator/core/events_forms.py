@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import Any
 
+from coordinator.core.jobs import Job
 from coordinator.core.verify_history import History, PastRange
-from coordinator.store.job_leases import Job
 
 
 class Form(Enum):

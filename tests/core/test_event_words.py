@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.store.event_words import Names, in_words
-from coordinator.store.events_forms import FORMS, Form
+from coordinator.core.event_words import Names, in_words
+from coordinator.core.events_forms import FORMS, Form
 
 NAMES = Names(channels={1006: "orders_5v0"}, owners={11005: "land/0#11005"})
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from coordinator.store.events_forms import FORMS, Form
-from coordinator.store.job_leases import Job
+from coordinator.core.events_forms import FORMS, Form
+from coordinator.core.jobs import Job
 from datacoord.limits import ALL_PARTITIONS_ID
 
 RANGES_SHOWN: Final = 3
