@@ -20,7 +20,7 @@ def loaded_by(module: str) -> set[str]:
     ("module", "never"),
     [
         ("datacoord.cli", {"pyspark", "coordinator", "datanode_client", "pyarrow"}),
-        ("datacoord.cli.events", {"pyspark", "sqlalchemy", "datanode_client", "pyarrow"}),
+        ("datacoord.cli.events", {"pyspark", "sqlalchemy", "datanode_client"}),
         ("coordinator.core.save", {"sqlalchemy", "uvloop", "aiohttp", "pyarrow", "pyspark"}),
         ("datanode_client.datanode", {"pyspark", "sqlalchemy", "aiohttp", "coordinator"}),
         ("datanode_client.sources.base", {"pyspark", "sqlalchemy", "coordinator"}),
