@@ -15,7 +15,7 @@ from datanode_client.calls import Backoff
 from datanode_client.client_config import SessionConfig
 from datanode_client.clock import Clock
 from datanode_client.datasync import EndReason
-from datanode_client.faults import Fault, graph_fault
+from datanode_client.faults import LastingFault, kind_of_graph_failure
 
 _log = structlog.get_logger(__name__)
 
@@ -50,18 +50,21 @@ GraphFactory = Callable[[data_coord_pb2.ChannelRecoveryInfo, GraphEnd], ChannelG
 class Restarts(Backoff):
     """How often a channel's graphs have failed lately, over all its epochs in this process.
 
+    Args:
+        config: of the session.
+
     Attributes:
-        fault: the newest failure, since the first of them; None = they run.
-        failed_at: how far the graph had read then, a timestamp.
+        lasting: with what they fail.
     """
 
-    fault: Fault | None = None
-    failed_at = 0
+    def __init__(self, config: SessionConfig) -> None:
+        super().__init__(config.restart)
+        self.lasting = LastingFault(config.restart_reset_seconds)
 
     def reset(self) -> None:
         """Forgets the failures: a graph has run for long."""
         super().reset()
-        self.fault = None
+        self.lasting.fault = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +116,10 @@ class ChannelHold:
         self._graph: ChannelGraph | None = None
         self._started = 0.0
         # The channel may have been with others since: what failed here long ago says nothing of now.
-        if restarts.fault is not None and context.clock.monotonic() - restarts.fault.until > (
-            2 * context.config.restart.delay_seconds_max + context.config.restart_reset_seconds
-        ):
+        old_seconds = 2 * context.config.restart.delay_seconds_max + context.config.restart_reset_seconds
+        fault = restarts.lasting.fault
+        if fault is not None and context.clock.monotonic() - fault.met > old_seconds:
             restarts.reset()
-        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begins, in a task of the running loop."""
@@ -143,18 +145,16 @@ class ChannelHold:
 
     def report(self) -> data_coord_pb2.DataNodeTtMsg | None:
         """What a heartbeat says of the channel; None = nothing yet."""
-        restarts, clock = self._restarts, self._context.clock
+        lasting, now = self._restarts.lasting, self._context.clock.monotonic()
         if self._graph is None:
-            if restarts.fault is None:
+            if lasting.fault is None:
                 return None
             message = data_coord_pb2.DataNodeTtMsg(channel_name=self.channel_name, epoch=self.epoch)
         else:
             message = self._graph.report()
-            runs_for_long = clock.monotonic() - self._started > self._context.config.restart_reset_seconds
-            if message.timestamp > restarts.failed_at or runs_for_long:
-                restarts.fault = None
-        if restarts.fault is not None and not message.fault:
-            restarts.fault.put_into(message, clock)
+            lasting.runs(since=self._started, read_to=message.timestamp, now=now)
+        if lasting.fault is not None and not message.fault:
+            lasting.fault.put_into(message, now)
         return message
 
     async def close(self) -> None:
@@ -229,8 +229,8 @@ class ChannelHold:
         if self._context.clock.monotonic() - self._started > self._context.config.restart_reset_seconds:
             self._restarts.reset()
         if error is not None:
-            self._restarts.fault = graph_fault(error, self._restarts.fault, self._context.clock)
-            self._restarts.failed_at = read_to
+            kind, now = kind_of_graph_failure(error), self._context.clock.monotonic()
+            self._restarts.lasting.failed(kind, error, read_to=read_to, now=now)
         delay_seconds = self._restarts.next_delay_seconds()
         _log.error(
             "channel_failed",

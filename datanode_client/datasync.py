@@ -21,7 +21,7 @@ from datacoord.positions import Position
 from datacoord.v1 import data_coord_pb2
 from datanode_client.binlog.schemas import CollectionSchema
 from datanode_client.binlog.writer import BinlogWriter
-from datanode_client.faults import Fault, source_fault
+from datanode_client.faults import LastingFault
 from datanode_client.flowgraph.dd_node import DDNode
 from datanode_client.flowgraph.graph import FlowGraph
 from datanode_client.flowgraph.tt_node import TTNode
@@ -86,8 +86,7 @@ class DataSyncService:
         self._graph = self._make_graph(info, schema, metacache)
         self._reader: ChannelReader | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._source_fault: Fault | None = None
-        self._failed_at = 0
+        self._source_fault = LastingFault(resources.config.source_retry_delay_seconds_max)
         self._opened_at: float | None = None
         self._changed = asyncio.Event()
         self._ended = False
@@ -166,18 +165,17 @@ class DataSyncService:
             oldest_sync_age_ms=round(1000 * self._dispatcher.oldest_sync_age_seconds),
         )
         # What cannot be written holds the checkpoint back, whatever is read.
-        fault = self._dispatcher.fault or self._lasting_fault()
+        self._note_run()
+        fault = self._dispatcher.fault or self._source_fault.fault
         if fault is not None:
-            fault.put_into(message, self._resources.clock)
+            fault.put_into(message, self._resources.clock.monotonic())
         return message
 
-    def _lasting_fault(self) -> Fault | None:
-        """How the source fails; None once it got further, or a reader has been open for long."""
-        opened, longest = self._opened_at, self._resources.config.source_retry_delay_seconds_max
-        is_well = opened is not None and self._resources.clock.monotonic() - opened > longest
-        if is_well or self._write_buffer.consumed.timestamp > self._failed_at:
-            self._source_fault = None
-        return self._source_fault
+    def _note_run(self) -> None:
+        """Whatever the source failed with may be over, now that a reader is open."""
+        if self._opened_at is not None:
+            read_to, now = self._write_buffer.consumed.timestamp, self._resources.clock.monotonic()
+            self._source_fault.runs(since=self._opened_at, read_to=read_to, now=now)
 
     def _lag(self) -> int | None:
         if self._graph.has_ended:
@@ -261,6 +259,7 @@ class DataSyncService:
 
     async def _close_reader(self) -> None:
         reader, self._reader = self._reader, None
+        self._note_run()
         self._opened_at = None
         if reader is not None:
             with suppress(Exception):  # it failed already, or its work is done
@@ -270,8 +269,8 @@ class DataSyncService:
         config = self._resources.config
         grown = config.source_retry_delay_seconds_initial * 2.0 ** min(failures - 1, 32)
         delay_seconds = min(config.source_retry_delay_seconds_max, grown) * self._resources.rng.uniform(0.5, 1.0)
-        self._source_fault = source_fault(fault, self._lasting_fault(), self._resources.clock)
-        self._failed_at = self._write_buffer.consumed.timestamp
+        read_to, now = self._write_buffer.consumed.timestamp, self._resources.clock.monotonic()
+        self._source_fault.failed(data_coord_pb2.CHANNEL_FAULT_SOURCE, fault, read_to=read_to, now=now)
         self._resources.metrics.add(names.SOURCE_FAILURES)
         self._log.warning(
             "source_failed",

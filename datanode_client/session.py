@@ -42,7 +42,7 @@ class ChannelMemory:
 
     def restarts(self, channel_name: str) -> Restarts:
         """How often the channel's graphs have failed lately, and why."""
-        return self._restarts.setdefault(channel_name, Restarts(self._config.restart))
+        return self._restarts.setdefault(channel_name, Restarts(self._config))
 
 
 class DataNodeSession:

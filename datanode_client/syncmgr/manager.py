@@ -12,10 +12,11 @@ from datacoord import reported_metrics as names
 from datacoord.column_groups import ROW_FIELD_IDS
 from datacoord.errors import ObjectStoreError
 from datacoord.paths import BinlogKind
+from datacoord.v1 import data_coord_pb2
 from datanode_client.binlog.writer import BinlogWriter
 from datanode_client.clock import Clock
 from datanode_client.config import DataNodeConfig
-from datanode_client.faults import objects_fault
+from datanode_client.faults import Fault
 from datanode_client.metrics import DataNodeMetrics
 from datanode_client.syncmgr.task import SyncTask
 
@@ -79,7 +80,8 @@ class SyncManager:
                 break
             except ObjectStoreError as error:
                 failures += 1
-                task.fault = objects_fault(error, task.fault, self._clock)
+                kind, now = data_coord_pb2.CHANNEL_FAULT_OBJECTS, self._clock.monotonic()
+                task.fault = Fault.again(kind, error, task.fault, now)
                 await self._back_off(task, error, failures)
         task.fault = None
         self._count(task, seconds)

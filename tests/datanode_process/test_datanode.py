@@ -3,7 +3,6 @@
 import asyncio
 import os
 import random
-from dataclasses import replace
 from typing import Any, cast
 
 import grpc
@@ -16,7 +15,7 @@ from datanode_client.channel_hold import ChannelHold, HoldContext, Restarts
 from datanode_client.client_config import SessionConfig
 from datanode_client.clock import SystemClock
 from datanode_client.datasync import EndReason
-from datanode_client.faults import graph_fault
+from datanode_client.faults import kind_of_graph_failure
 from datanode_client.session import SessionEnd
 from datanode_process.running import CHANNELS, Running, desired
 
@@ -199,18 +198,19 @@ async def test_a_graph_that_failed_comes_back_under_a_new_epoch_with_growing_pat
 def test_what_failed_here_long_ago_says_nothing_of_a_channel_that_comes_back() -> None:
     """Meanwhile it may have run elsewhere for days: a channel that is well would be called stuck the moment it returns."""
     config, clock, nothing = SessionConfig(), SystemClock(), cast("Any", None)
-    restarts = Restarts(config.restart)
+    restarts = Restarts(config)
+    failed = kind_of_graph_failure(ObjectStoreError("disk full")), ObjectStoreError("disk full")
 
     def again() -> ChannelHold:
         return ChannelHold("c000", 7, HoldContext(nothing, nothing, config, clock), restarts, lambda _: None)
 
-    restarts.fault = graph_fault(ObjectStoreError("disk full"), None, clock)
+    restarts.lasting.failed(*failed, read_to=0, now=clock.monotonic())
     said = again().report()
     assert said is not None
     assert (said.fault, said.fault_kind) == ("ObjectStoreError: disk full", data_coord_pb2.CHANNEL_FAULT_GRAPH)
 
-    long_ago = clock.monotonic() - 86_400
-    restarts.fault = replace(restarts.fault, since=long_ago, until=long_ago)
+    restarts.reset()
+    restarts.lasting.failed(*failed, read_to=0, now=clock.monotonic() - 86_400)
     assert again().report() is None
 
 
