@@ -3,23 +3,22 @@
 import time
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TaskProgressColumn, TimeElapsedColumn
 
 from datacoord.errors import DatacoordError
+from datacoord.progress_lines import ProgressLines
 
 if TYPE_CHECKING:
     from datanode_client.spark import JobProgress
 
-LINE_SECONDS: Final = 5.0
 RATE_SECONDS: Final = 10.0
 """The rate is that of so long: shorter, and it jumps; longer, and a stop is seen late."""
 
 
-class LandProgress:
+class LandProgress(ProgressLines):
     """Shows how far a job is. The bar is what was read of what its sources hold; it pulses while they have not said.
 
     Args:
@@ -28,48 +27,25 @@ class LandProgress:
     """
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console = console
-        self._clock = clock
-        self._started_at = clock()
-        self._line_at = self._started_at
+        columns = (BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+        super().__init__(console, columns, detail="waiting for datanodes", clock=clock)
         self._rows: deque[tuple[float, int]] = deque()
-        self._bar: Progress | None = None
-        if console.is_terminal:
-            columns = (BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("{task.fields[detail]}"))
-            self._bar = Progress(*columns, console=console)
-            self._task = self._bar.add_task("", total=None, detail="waiting for datanodes")
-
-    def __enter__(self) -> Self:
-        """Starts to show."""
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stops to show."""
-        if self._bar is not None:
-            self._bar.stop()
 
     def show(self, progress: "JobProgress") -> None:
         """Shows a look at the job."""
         detail = self._detail(progress)
-        total = None if progress.behind is None else progress.read + progress.behind
-        if self._bar is not None:
-            # Of nothing, all is done: a bar of 0 of 0 would stay empty.
-            done, all_of_it = (progress.read, total) if total else (total, total)
-            self._bar.update(self._task, completed=done or 0, total=all_of_it, detail=detail)
+        if progress.behind is None:
+            self.update(detail, line=detail)
             return
-        share = "" if total is None else f"{progress.read / total if total else 1.0:4.0%} read; "
-        self._say(share + detail)
+        total = progress.read + progress.behind
+        # Of nothing, all is done.
+        line = f"{progress.read / total if total else 1.0:4.0%} read; {detail}"
+        self.update(detail, line=line, completed=progress.read, total=total)
 
     def show_away(self, error: DatacoordError) -> None:
         """Shows that nobody answers now."""
-        if self._bar is not None:
-            self._bar.update(self._task, detail=f"coordinator: {error.message}")
-        else:
-            self._say(f"coordinator: {error.message}")
+        away = f"coordinator: {error.message}"
+        self.update(away, line=away)
 
     def _detail(self, progress: "JobProgress") -> str:
         behind = "" if progress.lag is None else f", at most {progress.lag:,} behind"
@@ -85,10 +61,3 @@ class LandProgress:
             self._rows.popleft()
         then, before = self._rows[0]
         return (rows - before) / (now - then) if now > then else 0.0
-
-    def _say(self, sentence: str) -> None:
-        now = self._clock()
-        if now - self._line_at >= LINE_SECONDS:
-            self._line_at = now
-            elapsed = now - self._started_at
-            self._console.print(f"{elapsed:6.1f} s  {sentence}", highlight=False, markup=False, soft_wrap=True)

@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 
 from datacoord.errors import SourceInvalidError, SourceUnavailableError
 from datanode_client.clock import Clock
+from datanode_client.conversions import converted, misfit
 from datanode_client.sources.files import FilePlace, FilesReaderFactory, Make
 from datanode_client.sources.files_log import lost, unavailable
 from datanode_client.sources.files_rows import BadRowError, RowMaker
-from datanode_client.widening import misfit, widen
 
 PARQUET_SUFFIXES: Final = (".parquet",)
 
@@ -198,7 +198,7 @@ class ParquetCursor:
                 continue
             values = batch.column(index)
             try:
-                columns.append(widen(values, field.type))
+                columns.append(converted(values, field.type))
             except pa.ArrowException as error:
                 raise self._invalid(
                     f"a value of column {field.name!r} in the {batch.num_rows} rows from {self.offset + 1} on cannot become "

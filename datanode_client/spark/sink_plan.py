@@ -20,8 +20,8 @@ from datacoord.limits import CLAIM_CHANNELS_MAX, DEFAULT_PARTITION_NAME
 from datacoord.v1 import collection_pb2, common_pb2, data_coord_pb2
 from datanode_client.broker import Broker, Claim
 from datanode_client.client_config import BrokerConfig
+from datanode_client.conversions import misfit
 from datanode_client.spark.options import SinkOptions
-from datanode_client.widening import misfit
 
 CALLER = "sink"
 

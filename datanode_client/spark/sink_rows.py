@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from datacoord.errors import InvalidFieldError, PartitionNotFoundError
 from datacoord.limits import DEFAULT_PARTITION_NAME, TIMESTAMP_MAX
+from datanode_client.conversions import converted
 from datanode_client.sources.base import (
     OP_COLUMN,
     OP_DELETE,
@@ -19,7 +20,6 @@ from datanode_client.sources.base import (
 )
 from datanode_client.spark.options import OPERATIONS
 from datanode_client.spark.sink_plan import SinkPlan, columns_by_name
-from datanode_client.widening import widen
 
 CHANNEL_COLUMN: Final = "_channel"
 """Index of the channel, beside the system's columns of `sources.base`; never stored."""
@@ -81,7 +81,7 @@ class RowMapper:
             return pa.nulls(rows.num_rows, field.type)
         values = rows.column(index)
         try:
-            return widen(values, field.type)
+            return converted(values, field.type)
         except pa.ArrowException as error:
             raise InvalidFieldError(
                 f"a value of column {field.name!r}, which is {values.type}, cannot become the {field.type} of collection "

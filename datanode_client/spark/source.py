@@ -20,9 +20,9 @@ from datacoord.column_groups import TIMESTAMP_COLUMN
 from datacoord.errors import InvalidFieldError
 from datacoord.objectstore import ObjectStore
 from datacoord.reading import UNIT_BYTES_MAX, CollectionSchema, ReadUnit, read_unit, read_units
+from datanode_client.conversions import misfit
 from datanode_client.spark.options import Condition, ReadOptions
 from datanode_client.spark.types import spark_schema
-from datanode_client.widening import misfit
 
 _BATCH_ROWS = 65_536
 

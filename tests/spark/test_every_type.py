@@ -14,9 +14,9 @@ import datacoord
 from datacoord.client import CoordinatorClient
 from datacoord.errors import InvalidFieldError
 from datacoord.v1 import common_pb2
+from datanode_client.conversions import converted
 from datanode_client.spark import register
 from datanode_client.spark.types import spark_schema
-from datanode_client.widening import widen
 from spark.every_type import NATIVE, OTHERS, column
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -109,7 +109,7 @@ def test_a_column_of_nulls_becomes_vectors() -> None:
     offsets, none = pa.array([0, 0], pa.int32()).buffers()[1], pa.py_buffer(b"\0")
     for kind in (pa.list_(pa.float32()), pa.list_(pa.field("element", pa.float32(), nullable=False))):
         nulls = pa.Array.from_buffers(kind, 1, [none, offsets], children=[empty])
-        assert widen(nulls, pa.list_(pa.float32(), 64)).to_pylist() == [None]
+        assert converted(nulls, pa.list_(pa.float32(), 64)).to_pylist() == [None]
 
 
 def test_types_that_spark_does_not_have_are_refused_in_words() -> None:

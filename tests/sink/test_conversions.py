@@ -13,7 +13,7 @@ from server.running_coordinator import CoordinatorThread, definition
 from datacoord.client import CoordinatorClient
 from datacoord.errors import InvalidFieldError
 from datacoord.v1 import common_pb2
-from datanode_client.widening import misfit, widen
+from datanode_client.conversions import converted, misfit
 from sink.rig import Query
 
 Pair = tuple[pa.DataType, pa.DataType]
@@ -156,7 +156,7 @@ def test_what_the_rule_lets_through_survives_or_is_refused(data: st.DataObject) 
         assume(False)
     values = values.slice(data.draw(st.integers(0, len(rows))))
     try:
-        became = widen(values, other)
+        became = converted(values, other)
     except pa.ArrowException:
         return  # said of the value, and a test below sees by whom
     became.validate()
@@ -223,7 +223,7 @@ def test_a_value_that_does_not_fit_is_refused_where_others_do(
     """What Spark or a file has no narrow type for must be landed, but never cut."""
     assert misfit(one, other) == ""
     with pytest.raises(pa.ArrowInvalid):
-        widen(pa.array(rows, one), other)
+        converted(pa.array(rows, one), other)
 
 
 def test_the_sink_names_column_types_and_what_to_do(

@@ -34,7 +34,7 @@ def misfit(given: pa.DataType, wanted: pa.DataType) -> str:
     return ""
 
 
-def widen(values: pa.Array, wanted: pa.DataType) -> pa.Array:
+def converted(values: pa.Array, wanted: pa.DataType) -> pa.Array:
     """The same values in another type that they may become (see `misfit`).
 
     Args:
