@@ -9,7 +9,7 @@ import pytest
 from broker.contract_server import ContractServer
 from pyspark.sql import SparkSession
 
-from datanode_client.spark import local_session
+from datanode_client.spark import local_session, register
 
 T = TypeVar("T")
 
@@ -49,6 +49,13 @@ def spark() -> Iterator[SparkSession]:
     session = local_session(app_name="datacoord-tests", cores=2)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def session(spark: SparkSession) -> SparkSession:
+    """The same, with the data source."""
+    register(spark)
+    return spark
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from datacoord.client import CoordinatorClient
 from datacoord.errors import CollectionNotFoundError, InvalidFieldError
 from datacoord.reading import CollectionSchema
 from datacoord.v1 import common_pb2
-from datanode_client.spark import register
 from datanode_client.spark.frame import collection_frame, hadoop_uri
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -48,13 +47,6 @@ TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "map": (pa.map_(pa.string(), pa.int32()), [[("k", 1)], None, []]),
 }
 """Columns that Spark's own Parquet reader knows, and values of them."""
-
-
-@pytest.fixture(scope="module")
-def session(spark: SparkSession) -> SparkSession:
-    """The shared session, with the data source."""
-    register(spark)
-    return spark
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,6 @@ from datacoord.client import CoordinatorClient
 from datacoord.paths import BinlogKind
 from datacoord.reading import CollectionSchema, read_units
 from datacoord.v1 import common_pb2
-from datanode_client.spark import register
 from datanode_client.spark.frame import collection_frame
 from datanode_client.spark.options import ReadOptions
 from datanode_client.spark.source import CollectionReader, UnitsPartition
@@ -75,13 +74,6 @@ SETTINGS = [
 
 NAMES = ["a.b", "a b", "a`b", "`q`", "ä.ключ", "a'b\"c", "a[0]", "select", "*", "${x}", "a\\b", "a%20b"]
 """Columns that some quoting gets wrong."""
-
-
-@pytest.fixture(scope="module")
-def session(spark: SparkSession) -> SparkSession:
-    """The shared session, with the data source."""
-    register(spark)
-    return spark
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,6 @@ from server.running_coordinator import CoordinatorProcess
 from sink.rig import Query, orphans, positions
 
 import datacoord
-from datanode_client.spark import register
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -27,13 +26,6 @@ FILES = 6
 ROWS_PER_FILE = 500
 SCHEMA = pa.schema([("key", pa.int64()), ("value", pa.string()), ("ts", pa.int64()), ("shard", pa.int32())])
 ORDERED = {"channelColumn": "shard", "timestampColumn": "ts", "channelCount": "2"}
-
-
-@pytest.fixture(scope="module")
-def session(spark: SparkSession) -> SparkSession:
-    """The shared session, with the data source."""
-    register(spark)
-    return spark
 
 
 @pytest.fixture(scope="module")

@@ -39,6 +39,20 @@ async def test_a_save_repeated_registers_nothing_twice(world: World) -> None:
     assert answers[1].lanes[0].segment_id == answers[0].lanes[0].segment_id
 
 
+async def test_what_is_stored_is_said_unless_all_of_it_is_what_was_sent(world: World) -> None:
+    """Who hears that a range was there already must learn whose it is: two writers may share a name, and with it an epoch."""
+    channel = world.channels[0]
+    epoch = await world.epoch(channel)
+    first = save(channel, epoch, lane(world.default, 0, 10))
+    more = save(channel, epoch, lane(world.default, 0, 10), lane(world.other, 0, 12), checkpoint=12)
+
+    answers = [(await world.store.save_binlog_paths([part], caller=CALLER))[0] for part in (first, first, more)]
+
+    assert reasons(answers) == ["APPLIED", "ALREADY_APPLIED", "APPLIED"]
+    assert answers[0].facts is None
+    assert [answer.facts.checkpoint.timestamp for answer in answers[1:] if answer.facts] == [0, 12]
+
+
 async def test_paths_are_those_the_writer_wrote(world: World) -> None:
     """A path is not stored but derived: a reader that derives another one finds nothing."""
     channel = world.channels[0]
