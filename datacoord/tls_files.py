@@ -1,12 +1,9 @@
 """The PEM files of one end of a TLS connection: read as one set, checked, and read again when they have changed."""
 
-import base64
 import os
-import re
 import ssl
 import threading
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Final
 
 from datacoord.errors import ConfigInvalidError
@@ -98,47 +95,19 @@ class TlsFiles:
 def expiry_seconds(chain: bytes) -> float:
     """When the first certificate of a chain ends, in seconds of Unix time.
 
-    The standard library says it of a certificate only after it has trusted it. So its DER is taken apart (RFC 5280, 4.1): a
-    certificate is a sequence whose first member has version (tagged 0, may be left out), serial number, algorithm, issuer and
-    validity.
-
     Args:
         chain: certificates in PEM form.
 
     Returns:
         0 where one is written in a way of its own: OpenSSL reads more than the standard allows.
     """
+    # Only who serves needs it; the standard library says it of a certificate only after it has trusted it.
+    from cryptography import x509
+
     try:
-        return min(_ends_seconds(base64.b64decode(block)) for block in _CERTIFICATE.findall(chain))
-    except (ValueError, IndexError):
+        return min(one.not_valid_after_utc.timestamp() for one in x509.load_pem_x509_certificates(chain))
+    except ValueError:
         return 0.0
-
-
-_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.DOTALL)
-
-
-def _ends_seconds(der: bytes) -> float:
-    (certificate,) = _members(der)
-    fields = _members(_members(certificate[1])[0][1])
-    validity = fields[4 if fields[0][0] == 0xA0 else 3]
-    tag, text = _members(validity[1])[1]
-    digits = text.decode()
-    if tag == 0x17:  # UTCTime: two digits of the year, 1950 to 2049
-        digits = ("19" if digits >= "5" else "20") + digits
-    return datetime.strptime(digits, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
-
-
-def _members(der: bytes) -> list[tuple[int, bytes]]:
-    """The (tag, content) that follow each other in DER."""
-    found, at = [], 0
-    while at < len(der):
-        tag, length, begin = der[at], der[at + 1], at + 2
-        if length >= 0x80:
-            begin += length - 0x80
-            length = int.from_bytes(der[at + 2 : begin])
-        found.append((tag, der[begin : begin + length]))
-        at = begin + length
-    return found
 
 
 def _stamp(path: str) -> tuple[int, int, int]:
