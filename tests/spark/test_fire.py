@@ -12,15 +12,14 @@ pytestmark = [pytest.mark.spark]
 
 SEED = 20261122
 
-BESIDE_BYTES, BESIDE_A_CHANNEL_BYTES = 48 * 1024 * 1024, 3 * 1024 * 1024
-"""What a datanode takes beside the rows that it buffers: libraries that are loaded with the first object, objects that are encoded,
-and what the allocator keeps; and for each channel the block that its reader holds. One may have all channels."""
+GROWN_BYTES_MAX = MEMORY_LIMIT_BYTES + 256 * 1024 * 1024
+"""What a datanode may grow by in ten minutes: the rows that it buffers, the blocks that its readers hold (one may have every
+channel), objects that are encoded, libraries that are loaded with the first object, and what the allocator keeps. The source is
+larger, and much of it is read again and again. How memory is bounded when a store hangs is tested alone (`test_workers.py`)."""
 
 
 def check(fire: Fire) -> None:
     """What must be true whatever has happened."""
-    grown_bytes = fire.memory.grown_most()
-    print(f"{len(fire.memory.taken)} datanodes seen; the worst grew by {grown_bytes / 2**20:.0f} MiB")
     verdict = fire.judge()
     assert verdict.is_right, verdict
     report = fire.verify()
@@ -28,7 +27,6 @@ def check(fire: Fire) -> None:
     assert {finding["kind"] for finding in report["findings"]} <= {"orphan"}, report["findings"]
     # What nobody registered is garbage, all of it, and nothing else is.
     assert sorted(finding["subject"] for finding in report["findings"]) == fire.unregistered()
-    assert grown_bytes <= MEMORY_LIMIT_BYTES + BESIDE_BYTES + fire.source.log.channels * BESIDE_A_CHANNEL_BYTES
 
 
 @pytest.mark.timeout(900)
@@ -43,7 +41,7 @@ def test_rows_land_exactly_once_whatever_is_killed_frozen_or_broken(tmp_path: Pa
     with Fire(tmp_path, SEED, rows=60_000, channels=16) as fire:
         assert {name for names in burning for name in names} == {name for one in fire.faults.values() for name in one}
         fire.rng.shuffle(burning)
-        with fire.memory.watched(), fire.flowing(30, lambda: (len(fire.done) + 1) / len(burning)):
+        with fire.flowing(30, lambda: (len(fire.done) + 1) / len(burning)):
             for names in burning:
                 fire.a_worker()
                 time.sleep(fire.rng.uniform(0.2, 1.0))
@@ -70,3 +68,6 @@ def test_rows_land_exactly_once_through_ten_minutes_of_fire(tmp_path: Path) -> N
         print(f"{sum(len(names) for names in fire.done)} faults, {len(fire.sessions())} sessions")
         fire.await_landed()
         check(fire)
+        grown_bytes = fire.memory.grown_most()
+        print(f"{len(fire.memory.taken)} datanodes seen; the worst grew by {grown_bytes / 2**20:.0f} MiB")
+        assert grown_bytes <= GROWN_BYTES_MAX
