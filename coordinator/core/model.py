@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 from datacoord.paths import BinlogKind
 from datacoord.positions import START, Position
@@ -97,8 +98,7 @@ class ChannelFacts:
         return self.lanes.get(partition_id, NO_LANE)
 
 
-@dataclass(frozen=True, slots=True)
-class BinlogFacts:
+class BinlogFacts(NamedTuple):
     """One new object of a range.
 
     Attributes:
@@ -125,8 +125,7 @@ class BinlogFacts:
     range_to: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class LaneSave:
+class LaneSave(NamedTuple):
     """A range of one lane with its new objects.
 
     Attributes:
@@ -144,8 +143,7 @@ class LaneSave:
     seal: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Save:
+class Save(NamedTuple):
     """One channel's part of SaveBinlogPaths; shape is checked already (`save.check_shape`).
 
     Attributes:

@@ -1,6 +1,6 @@
 """R1: SaveBinlogPaths, per channel. First matching row of the table wins; a refused channel applies nothing of its part."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from coordinator.core import refusals
@@ -53,28 +53,32 @@ def check_shape(save: Save, mode: ChannelMode | None) -> None:
         InvalidFieldError: a range is empty or reversed, a lane stands twice, a file's timestamps lie outside its range, or a
             lane of a CLAIMED channel does not end at the checkpoint of the call.
     """
-    check_distinct((lane.partition_id for lane in save.lanes), "partition", save.channel_name)
+    if len(save.lanes) > 1:
+        check_distinct([lane.partition_id for lane in save.lanes], "partition", save.channel_name)
     for lane in save.lanes:
         start, end = lane.timestamp_from, lane.timestamp_to
-        where = f"channel {save.channel_name!r}, partition {lane.partition_id}"
         if not 0 <= start < end <= TIMESTAMP_MAX:
             raise InvalidFieldError(
-                f"range ({start}, {end}] of {where} is empty, reversed or beyond 63 bits",
+                f"range ({start}, {end}] of {_where(save, lane)} is empty, reversed or beyond 63 bits",
                 channel_name=save.channel_name,
             )
         for binlog in lane.binlogs:
             if not start < binlog.ts_min <= binlog.ts_max <= end:
                 raise InvalidFieldError(
-                    f"object {binlog.log_id} of {where} has timestamps {binlog.ts_min} to {binlog.ts_max}, outside its "
-                    f"range ({start}, {end}]",
+                    f"object {binlog.log_id} of {_where(save, lane)} has timestamps {binlog.ts_min} to {binlog.ts_max}, "
+                    f"outside its range ({start}, {end}]",
                     channel_name=save.channel_name,
                     log_id=binlog.log_id,
                 )
         if mode is ChannelMode.CLAIMED and (save.checkpoint is None or save.checkpoint.timestamp != end):
             raise InvalidFieldError(
-                f"{where} is CLAIMED: its range must end at the checkpoint of the same call",
+                f"{_where(save, lane)} is CLAIMED: its range must end at the checkpoint of the same call",
                 channel_name=save.channel_name,
             )
+
+
+def _where(save: Save, lane: LaneSave) -> str:
+    return f"channel {save.channel_name!r}, partition {lane.partition_id}"
 
 
 def check_distinct(names: Iterable[object], what: str, where: str) -> None:
@@ -104,6 +108,29 @@ def decide_save(channel: ChannelFacts | None, save: Save) -> Refusal | SaveDecis
     if save.epoch != channel.epoch:
         return refusals.fenced(channel, save.epoch)
     return _refuse_lanes(channel, save) or _accept(channel, save)
+
+
+def registers_all(
+    save: Save, state: ChannelState, epoch: int, checkpoint_timestamp: int, progress: Sequence[int]
+) -> bool:
+    """Whether every lane of a part brings objects and is registered: the last row of the table with `f = P`, at a glance.
+
+    Args:
+        save: the part, of good shape; its partitions are there and not dropped.
+        state: of the channel.
+        epoch: of the channel.
+        checkpoint_timestamp: C.
+        progress: P of the lanes, in the order of the part.
+    """
+    if save.epoch != epoch or state is not ChannelState.ACTIVE or not save.lanes:
+        return False
+    for lane, at in zip(save.lanes, progress, strict=True):
+        if lane.timestamp_from != at or not lane.binlogs:
+            return False
+        for binlog in lane.binlogs:
+            if binlog.ts_min <= checkpoint_timestamp:
+                return False
+    return True
 
 
 def _refuse_lanes(channel: ChannelFacts, save: Save) -> Refusal | None:

@@ -1,10 +1,13 @@
 """Segments: the state machine, and the policies that seal, with Milvus's defaults. Segments belong to the server (S4)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from coordinator.core.model import Outcome, SegmentLevel, SegmentState
+from coordinator.core.model import BinlogFacts, Outcome, SegmentLevel, SegmentState
+from datacoord.column_groups import ROW_FIELD_IDS
 from datacoord.limits import ALL_PARTITIONS_ID
+from datacoord.paths import BinlogKind
 
 TRANSITIONS: Mapping[SegmentState, frozenset[SegmentState]] = {
     SegmentState.GROWING: frozenset({SegmentState.SEALED, SegmentState.DROPPED}),
@@ -14,8 +17,7 @@ TRANSITIONS: Mapping[SegmentState, frozenset[SegmentState]] = {
 """Stored states and where they may go. DROPPED is terminal; FLUSHED is derived and never stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentFacts:
+class SegmentFacts(NamedTuple):
     """What policies look at.
 
     Attributes:
@@ -71,6 +73,19 @@ SET_STATE: Mapping[tuple[SegmentState, SegmentState], Outcome | None] = {
     (SegmentState.DROPPED, SegmentState.DROPPED): Outcome.ALREADY_APPLIED,
 }
 """SetSegmentState: what is answered, by the state that is shown and the one that is wanted; None = refused as a conflict."""
+
+
+def tally(binlogs: Iterable[BinlogFacts]) -> tuple[int, int, int]:
+    """Rows in insert logs, rows in delta logs, and bytes. A row stands once, however many objects its columns take."""
+    rows = delete_rows = size_bytes = 0
+    for binlog in binlogs:
+        size_bytes += binlog.size_bytes
+        if binlog.kind is BinlogKind.INSERT:
+            if binlog.field_id in ROW_FIELD_IDS:
+                rows += binlog.rows
+        elif binlog.kind is BinlogKind.DELTA:
+            delete_rows += binlog.rows
+    return rows, delete_rows, size_bytes
 
 
 def level_of(partition_id: int) -> SegmentLevel:

@@ -36,7 +36,7 @@ _KINDS = {
 
 def number(value: IntEnum | None) -> Any:
     """The number of an enum; those of core and of the contract are the same. UNSPECIFIED for None."""
-    return 0 if value is None else value.value
+    return 0 if value is None else int(value)
 
 
 def count_results(answered: Sequence[WriteAnswer]) -> Counter[str]:

@@ -152,10 +152,11 @@ class DataCoordServicer:
         self, request: data_coord_pb2.SaveBinlogPathsRequest, call: Call
     ) -> data_coord_pb2.SaveBinlogPathsResponse:
         """Registers binlogs and moves progress and checkpoints."""
-        validation.save_batch(request.channels)
-        names = [part.channel_name for part in request.channels]
+        parts = list(request.channels)
+        names = validation.save_batch(parts)
         identities = await self._store.channel_identities(names)
-        saves = [validation.save(part, identities.get(part.channel_name)) for part in request.channels]
+        saves = [validation.save(part, identities.get(name)) for part, name in zip(parts, names, strict=True)]
+        validation.saved_binlogs(saves)
         answered = await self._store.save_binlog_paths(saves, caller=call.caller, deadline=call.deadline)
         self._count(call, answered)
         return data_coord_pb2.SaveBinlogPathsResponse(
@@ -178,10 +179,10 @@ class DataCoordServicer:
         self, request: data_coord_pb2.DropVirtualChannelRequest, call: Call
     ) -> data_coord_pb2.DropVirtualChannelResponse:
         """Registers the last save of a channel and drops the channel."""
-        validation.save_batch([request.channel])
-        name = request.channel.channel_name
+        (name,) = validation.save_batch([request.channel])
         identities = await self._store.channel_identities([name])
         save = validation.save(request.channel, identities.get(name))
+        validation.saved_binlogs([save])
         answer = await self._store.drop_virtual_channel(save, caller=call.caller, deadline=call.deadline)
         self._count(call, [answer])
         if answer.refusal is not None:

@@ -24,6 +24,7 @@ _OWNER: Final = re.compile(r"[A-Za-z0-9_.:/-]+")
 _CHANNEL: Final = re.compile(r"[!-~]+")
 _LABEL: Final = re.compile(r"[^\x00-\x1f\x7f]*")
 _SHOWN_CHARS: Final = 80
+_INSERT, _DELTA, _STATS = (kind.value for kind in (BinlogKind.INSERT, BinlogKind.DELTA, BinlogKind.STATS))
 
 
 def shown(value: object) -> str:
@@ -171,16 +172,25 @@ def timestamp(value: int, field: str) -> int:
     return number(value, field, 0)
 
 
-def save_batch(parts: Sequence[data_coord_pb2.ChannelBinlogs]) -> None:
-    """Checks what concerns all parts of SaveBinlogPaths together: sizes, and that no channel stands twice."""
+def save_batch(parts: Sequence[data_coord_pb2.ChannelBinlogs]) -> list[str]:
+    """Checks what concerns all parts of SaveBinlogPaths together and can be said before they are read.
+
+    Returns:
+        the names of their channels.
+    """
     count(parts, "channels", limits.SAVE_CHANNELS_MAX, minimum=1)
-    check_distinct([part.channel_name for part in parts], "channel", "channels")
-    binlogs = 0
-    for part in parts:
-        channel_name(part.channel_name)
-        for lane in part.lanes:
-            for fields in (lane.insert_logs, lane.delta_logs, lane.stats_logs):
-                binlogs += sum(len(field.binlogs) for field in fields)
+    names = [channel_name(part.channel_name) for part in parts]
+    check_distinct(names, "channel", "channels")
+    return names
+
+
+def saved_binlogs(saves: Sequence[Save]) -> None:
+    """Checks how many objects a call registers.
+
+    Raises:
+        BatchTooLargeError: too many.
+    """
+    binlogs = sum([len(lane.binlogs) for save in saves for lane in save.lanes])
     if binlogs > limits.SAVE_BINLOGS_MAX:
         raise BatchTooLargeError(
             f"the call has {binlogs} binlogs, more than the {limits.SAVE_BINLOGS_MAX} of one call; split it",
@@ -196,47 +206,69 @@ def save(part: data_coord_pb2.ChannelBinlogs, channel: ChannelIdentity | None) -
         part: the part; its name is checked already.
         channel: what is known of the channel; None = there is none of this name, which the rules answer.
     """
-    count(part.lanes, "lanes", limits.SAVE_CHANNEL_LANES_MAX)
-    number(part.epoch, "epoch", 0)
+    name, epoch, given = part.channel_name, part.epoch, part.lanes
+    count(given, "lanes", limits.SAVE_CHANNEL_LANES_MAX)
+    number(epoch, "epoch", 0)
     seen: set[int] = set()
-    lanes = tuple(_lane(part, lane, channel.channel_id if channel else None, seen) for lane in part.lanes)
-    checkpoint = position(part.check_point, part.channel_name) if part.HasField("check_point") else None
-    read = Save(part.channel_name, part.epoch, lanes, checkpoint)
+    channel_id = channel.channel_id if channel else None
+    lanes = tuple([_lane(part, lane, channel_id, epoch, seen) for lane in given])
+    checkpoint = position(part.check_point, name) if part.HasField("check_point") else None
+    read = Save(name, epoch, lanes, checkpoint)
     check_shape(read, channel.mode if channel else None)
     return read
 
 
 def _lane(
-    part: data_coord_pb2.ChannelBinlogs, lane: data_coord_pb2.LaneBinlogs, channel_id: int | None, seen: set[int]
+    part: data_coord_pb2.ChannelBinlogs,
+    lane: data_coord_pb2.LaneBinlogs,
+    channel_id: int | None,
+    epoch: int,
+    seen: set[int],
 ) -> LaneSave:
-    number(lane.partition_id, "partition_id", limits.ALL_PARTITIONS_ID)
+    # A hot path: one look at each field, and the slow checks, with their words, only for what may be wrong.
+    partition_id, range_from, range_to = lane.partition_id, lane.timestamp_from, lane.timestamp_to
+    number(partition_id, "partition_id", limits.ALL_PARTITIONS_ID)
     binlogs = []
-    partition = "all" if lane.partition_id == limits.ALL_PARTITIONS_ID else lane.partition_id
-    range_to = lane.timestamp_to
-    usual = f"/{channel_id}/{partition}/{part.epoch}/{lane.timestamp_from}-{range_to}-"
-    for kind, fields in (
-        (BinlogKind.INSERT, lane.insert_logs),
-        (BinlogKind.DELTA, lane.delta_logs),
-        (BinlogKind.STATS, lane.stats_logs),
+    partition = "all" if partition_id == limits.ALL_PARTITIONS_ID else partition_id
+    usual = f"/{channel_id}/{partition}/{epoch}/{range_from}-{range_to}-"
+    for kind, kind_name, fields in (
+        (BinlogKind.INSERT, _INSERT, lane.insert_logs),
+        (BinlogKind.DELTA, _DELTA, lane.delta_logs),
+        (BinlogKind.STATS, _STATS, lane.stats_logs),
     ):
         for field in fields:
-            field_id = number(field.field_id, "field_id", 0)
-            before = f"{kind.value}{usual}{field_id}-"
+            field_id = field.field_id
+            number(field_id, "field_id", 0)
             for binlog in field.binlogs:
-                log_id = number(binlog.log_id, "log_id", 1)
-                if log_id in seen:
-                    raise InvalidFieldError(
-                        f"object {log_id} stands twice in the part of channel {part.channel_name!r}",
-                        channel_name=part.channel_name,
-                        log_id=log_id,
-                    )
+                log_id, rows = binlog.log_id, binlog.entries_num
+                size_bytes, memory_bytes = binlog.log_size_bytes, binlog.memory_size_bytes
+                if log_id < 1 or log_id in seen:
+                    _refuse_log_id(part, log_id)
                 seen.add(log_id)
-                if binlog.log_path == f"{before}{log_id}.parquet":
+                if not (
+                    0 <= rows <= limits.BINLOG_ROWS_MAX
+                    and 0 <= size_bytes <= limits.BINLOG_BYTES_MAX
+                    and 0 <= memory_bytes <= limits.BINLOG_BYTES_MAX
+                ):
+                    number(rows, "entries_num", 0, limits.BINLOG_ROWS_MAX)
+                    number(size_bytes, "log_size_bytes", 0, limits.BINLOG_BYTES_MAX)
+                    number(memory_bytes, "memory_size_bytes", 0, limits.BINLOG_BYTES_MAX)
+                if binlog.log_path == f"{kind_name}{usual}{field_id}-{log_id}.parquet":
                     end = range_to
                 else:
                     end = _end_of(part, lane, channel_id, kind=kind, field_id=field_id, binlog=binlog)
-                binlogs.append(_binlog(binlog, kind, field_id, log_id, end))
-    return LaneSave(lane.partition_id, lane.timestamp_from, range_to, tuple(binlogs), lane.seal)
+                ts_min, ts_max = binlog.timestamp_from, binlog.timestamp_to
+                binlogs.append(BinlogFacts(kind, field_id, log_id, rows, ts_min, ts_max, size_bytes, memory_bytes, end))
+    return LaneSave(partition_id, range_from, range_to, tuple(binlogs), lane.seal)
+
+
+def _refuse_log_id(part: data_coord_pb2.ChannelBinlogs, log_id: int) -> None:
+    number(log_id, "log_id", 1)
+    raise InvalidFieldError(
+        f"object {log_id} stands twice in the part of channel {part.channel_name!r}",
+        channel_name=part.channel_name,
+        log_id=log_id,
+    )
 
 
 def _end_of(
@@ -266,19 +298,6 @@ def _end_of(
     if path != expected:
         raise _wrong_path(binlog.log_path, expected, part.channel_name)
     return expected.timestamp_to
-
-
-def _binlog(binlog: common_pb2.Binlog, kind: BinlogKind, field_id: int, log_id: int, range_to: int) -> BinlogFacts:
-    rows, size_bytes, memory_bytes = binlog.entries_num, binlog.log_size_bytes, binlog.memory_size_bytes
-    # A hot path: words only for what is wrong.
-    if not 0 <= rows <= limits.BINLOG_ROWS_MAX:
-        number(rows, "entries_num", 0, limits.BINLOG_ROWS_MAX)
-    if not 0 <= size_bytes <= limits.BINLOG_BYTES_MAX:
-        number(size_bytes, "log_size_bytes", 0, limits.BINLOG_BYTES_MAX)
-    if not 0 <= memory_bytes <= limits.BINLOG_BYTES_MAX:
-        number(memory_bytes, "memory_size_bytes", 0, limits.BINLOG_BYTES_MAX)
-    ts_min, ts_max = binlog.timestamp_from, binlog.timestamp_to
-    return BinlogFacts(kind, field_id, log_id, rows, ts_min, ts_max, size_bytes, memory_bytes, range_to)
 
 
 def _wrong_path(path: str, expected: BinlogPath, channel: str) -> PathNotAllowedError:

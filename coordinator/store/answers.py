@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from coordinator.core.model import ChannelFacts, ChannelMode, Outcome, SegmentState
 from coordinator.core.segments import SealPolicy
@@ -135,8 +136,7 @@ class ChannelRelease:
     position: Position | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LaneAnswer:
+class LaneAnswer(NamedTuple):
     """What happened to one lane of a save.
 
     Attributes:
@@ -154,8 +154,7 @@ class LaneAnswer:
     progress: int
 
 
-@dataclass(frozen=True, slots=True)
-class WriteAnswer:
+class WriteAnswer(NamedTuple):
     """What happened to one channel of a write.
 
     Attributes:

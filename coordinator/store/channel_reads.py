@@ -1,9 +1,9 @@
 """The bulk queries that read channels and lanes for a write transaction, in the order of the fields that take their rows."""
 
-from sqlalchemy import BigInteger, and_, select
+from sqlalchemy import BigInteger, and_, literal_column, select
 
 from coordinator.store.driver_statement import DriverQuery
-from coordinator.store.tables import channel_state, lanes, segments, vchannels
+from coordinator.store.tables import ACTIVE, channel_state, lanes, partitions, segments, vchannels
 
 _CHANNEL_COLUMNS = (
     channel_state.c.channel_id,
@@ -25,6 +25,9 @@ _SEGMENT_COLUMNS = (
     *("timestamp_from", "timestamp_to", "seal_reason", "create_time_ms", "last_write_time_ms", "ranges"),
 )
 
+_HOT_COLUMNS = ("channel_id", "state", "epoch", "owner_id", "flush_timestamp", "checkpoint_timestamp")
+_GROWN_COLUMNS = ("segment_id", "rows", "delete_rows", "size_bytes", "binlogs", "create_time_ms", "ranges")
+
 CHANNELS = DriverQuery(
     {"key_channel_id": BigInteger()},
     lambda given: (
@@ -36,6 +39,46 @@ CHANNELS = DriverQuery(
     ),
 )
 """Channels by number, their rows locked in that order."""
+
+HOT = DriverQuery(
+    {"key_channel_id": BigInteger()},
+    lambda given: (
+        select(*(channel_state.c[name] for name in _HOT_COLUMNS))
+        .join_from(given, channel_state, channel_state.c.channel_id == given.c.key_channel_id)
+        .order_by(channel_state.c.channel_id)
+        .with_for_update(key_share=True, of=channel_state)
+    ),
+)
+"""What fences and guards a save, of channels by number, their rows locked in that order."""
+
+HOT_LANES = DriverQuery(
+    {"key_channel_id": BigInteger(), "key_partition_id": BigInteger()},
+    lambda given: (
+        select(
+            given.c.key_channel_id,
+            given.c.key_partition_id,
+            partitions.c.collection_id,
+            lanes.c.progress,
+            *(segments.c[name] for name in _GROWN_COLUMNS),
+        )
+        .join_from(
+            given,
+            lanes,
+            and_(lanes.c.channel_id == given.c.key_channel_id, lanes.c.partition_id == given.c.key_partition_id),
+            isouter=True,
+        )
+        .join(segments, segments.c.segment_id == lanes.c.growing_segment_id, isouter=True)
+        .join(
+            partitions,
+            and_(
+                partitions.c.partition_id == given.c.key_partition_id, partitions.c.state == literal_column(str(ACTIVE))
+            ),
+            isouter=True,
+        )
+    ),
+)
+"""Lanes, whether there are rows of them or not: the collection that has the partition, if it lives; progress, if there is any; and
+what grows in the growing segment, if there is one."""
 
 LANES = DriverQuery(
     {"key_channel_id": BigInteger(), "key_partition_id": BigInteger()},

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 from coordinator.core.model import BinlogFacts, ChannelState, SegmentState
 from coordinator.core.segments import states_before
 from coordinator.store import reports
-from coordinator.store.driver_statement import DriverStatement
+from coordinator.store.driver_statement import DriverStatement, Row
 from coordinator.store.tables import (
     GROWING,
     binlogs,
@@ -27,7 +27,6 @@ from datacoord.paths import BinlogKind
 if TYPE_CHECKING:
     from coordinator.store.channels import Channel, Lane, Segment
 
-BinlogRow = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
 
 KIND_NUMBERS = {BinlogKind.INSERT: 1, BinlogKind.DELTA: 2, BinlogKind.STATS: 3}
 """Kinds of binlogs as stored; numbers are those of the contract."""
@@ -135,56 +134,81 @@ class Left:
     checkpoint_timestamp: int
 
 
-def binlog_row(segment_id: int, binlog: BinlogFacts, epoch: int, start: int, end: int) -> BinlogRow:
-    """A row of `binlogs`, without its number."""
-    return (
-        segment_id,
-        KIND_NUMBERS[binlog.kind],
-        binlog.field_id,
-        binlog.log_id,
-        epoch,
-        start,
-        binlog.range_to or end,
-        binlog.rows,
-        binlog.ts_min,
-        binlog.ts_max,
-        binlog.size_bytes,
-        binlog.memory_bytes,
-    )
+def binlog_rows(segment_id: int, added: Iterable[BinlogFacts], epoch: int, start: int, end: int) -> list[Row]:
+    """Rows of `binlogs`, without their numbers."""
+    return [
+        (
+            segment_id,
+            1 if kind is BinlogKind.INSERT else KIND_NUMBERS[kind],
+            field_id,
+            log_id,
+            epoch,
+            start,
+            range_to or end,
+            *rest,
+        )
+        for kind, field_id, log_id, *rest, range_to in added
+    ]
+
+
+class ChannelRows:
+    """Rows to write.
+
+    Segments go before the lanes and binlogs that refer to them, and those that are sealed before new ones of the same lane.
+    """
+
+    def __init__(self) -> None:
+        self.moves: list[Row] = []
+        self.changes: list[Row] = []
+        self.old_segments: list[Row] = []
+        self.new_segments: list[Row] = []
+        self.old_lanes: list[Row] = []
+        self.new_lanes: list[Row] = []
+        self.binlogs: list[Row] = []
+
+    def write(self, transaction: Transaction) -> None:
+        """Writes them.
+
+        Raises:
+            GuardFailedError: a guard let fewer rows through than were to be changed.
+        """
+        kind, connection = transaction.kind, transaction.connection
+        _guarded(transaction, "channel_state", _MOVE, self.moves)
+        _guarded(transaction, "channel_state", _CHANGE, self.changes)
+        _guarded(transaction, "segments", _OLD_SEGMENT, self.old_segments)
+        _NEW_SEGMENT.run(kind, connection, self.new_segments)
+        _guarded(transaction, "lanes", _OLD_LANE, self.old_lanes)
+        _NEW_LANE.run(kind, connection, self.new_lanes)
+        _NEW_BINLOG.run(kind, connection, self.binlogs)
 
 
 def write(
-    transaction: Transaction, channels: Iterable[Channel], changed: Iterable[Segment], new_binlogs: list[BinlogRow]
+    transaction: Transaction, channels: Iterable[Channel], changed: Iterable[Segment], new_binlogs: list[Row]
 ) -> None:
     """Writes what changed.
-
-    Segments that are sealed go before new ones of the same lane, segments before the lanes and binlogs that refer to them.
 
     Raises:
         GuardFailedError: a guard let fewer rows through than were to be changed.
     """
-    kind, connection = transaction.kind, transaction.connection
     channels = list(channels)
-    moved = [c for c in channels if c.checkpoint_changed and not c.owner_changed]
-    _guarded(transaction, "channel_state", _MOVE, [_move(channel) for channel in moved])
-    _guarded(transaction, "channel_state", _CHANGE, [_change(c) for c in channels if c.owner_changed])
-
     to_write = [segment for segment in changed if segment.changed]
-    _guarded(transaction, "segments", _OLD_SEGMENT, [_old_segment(s) for s in to_write if s.stored])
-    _NEW_SEGMENT.run(kind, connection, [_new_segment(segment) for segment in to_write if not segment.stored])
-
     touched = [(c.channel_id, lane) for c in channels for lane in c.lanes.values() if lane.changed]
-    _guarded(transaction, "lanes", _OLD_LANE, [_old_lane(c, lane) for c, lane in touched if lane.stored])
-    _NEW_LANE.run(kind, connection, [_new_lane(c, lane) for c, lane in touched if not lane.stored])
-
-    _NEW_BINLOG.run(kind, connection, new_binlogs)
+    rows = ChannelRows()
+    rows.moves = [_move(c) for c in channels if c.checkpoint_changed and not c.owner_changed]
+    rows.changes = [_change(c) for c in channels if c.owner_changed]
+    rows.old_segments = [_old_segment(segment) for segment in to_write if segment.stored]
+    rows.new_segments = [_new_segment(segment) for segment in to_write if not segment.stored]
+    rows.old_lanes = [_old_lane(c, lane) for c, lane in touched if lane.stored]
+    rows.new_lanes = [_new_lane(c, lane) for c, lane in touched if not lane.stored]
+    rows.binlogs = new_binlogs
+    rows.write(transaction)
     for channel in channels:
         if channel.owner_changed and channel.state is ChannelState.DROPPED:
             number = channel.channel_id
             drop_segments(transaction.connection, lanes.c.channel_id == number, segments.c.channel_id == number)
 
 
-def _guarded(transaction: Transaction, table: str, statement: DriverStatement, rows: list[tuple[object, ...]]) -> None:
+def _guarded(transaction: Transaction, table: str, statement: DriverStatement, rows: list[Row]) -> None:
     changed = statement.run(transaction.kind, transaction.connection, rows)
     if changed != len(rows):
         raise GuardFailedError(f"a guard on {table} let {changed} of {len(rows)} rows through")

@@ -19,9 +19,10 @@ from coordinator.core.model import (
     SegmentLevel,
     SegmentState,
 )
-from coordinator.core.segments import SegmentFacts, level_of
+from coordinator.core.segments import SegmentFacts, level_of, tally
 from coordinator.store import channel_reads, channel_writes
 from coordinator.store.answers import ChannelIdentity
+from coordinator.store.driver_statement import Row
 from coordinator.store.tables import (
     ACTIVE,
     channel_state,
@@ -30,9 +31,7 @@ from coordinator.store.tables import (
     vchannels,
 )
 from coordinator.store.transaction import Transaction, chunks
-from datacoord.column_groups import ROW_FIELD_IDS
 from datacoord.limits import ALL_PARTITIONS_ID
-from datacoord.paths import BinlogKind
 from datacoord.positions import Position
 
 _MODES = {int(mode): mode for mode in ChannelMode}
@@ -110,7 +109,7 @@ class Channels:
 
     def __init__(self, transaction: Transaction) -> None:
         self.transaction = transaction
-        self._binlogs: list[channel_writes.BinlogRow] = []
+        self._binlogs: list[Row] = []
         self._by_name: dict[str, Channel] = {}
         self._by_id: dict[int, Channel] = {}
         self._unknown: set[str] = set()
@@ -321,7 +320,7 @@ class Channels:
         channel.flush_targets = []
 
     def add_binlogs(
-        self, channel: Channel, lane: Lane, binlogs: Iterable[BinlogFacts], *, epoch: int, start: int, end: int
+        self, channel: Channel, lane: Lane, binlogs: Sequence[BinlogFacts], *, epoch: int, start: int, end: int
     ) -> Segment:
         """Adds the objects of a range to the lane's growing segment, which is created if there is none."""
         now_ms = self.transaction.now_ms
@@ -346,16 +345,13 @@ class Channels:
                 stored=False,
             )
             self._segments.append(segment)
+        rows, delete_rows, size_bytes = tally(binlogs)
         segment.ranges += 1
-        for binlog in binlogs:
-            segment.binlogs += 1
-            segment.size_bytes += binlog.size_bytes
-            # A row stands once where its timestamp is, however many objects its columns take.
-            if binlog.kind is BinlogKind.INSERT and binlog.field_id in ROW_FIELD_IDS:
-                segment.rows += binlog.rows
-            elif binlog.kind is BinlogKind.DELTA:
-                segment.delete_rows += binlog.rows
-            self._binlogs.append(channel_writes.binlog_row(segment.segment_id, binlog, epoch, start, end))
+        segment.binlogs += len(binlogs)
+        segment.size_bytes += size_bytes
+        segment.rows += rows
+        segment.delete_rows += delete_rows
+        self._binlogs += channel_writes.binlog_rows(segment.segment_id, binlogs, epoch, start, end)
         segment.timestamp_to = end
         segment.last_write_time_ms = now_ms
         segment.changed = lane.changed = True

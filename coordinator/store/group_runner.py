@@ -7,11 +7,12 @@ from typing import Any
 import structlog
 from sqlalchemy.engine import Connection
 
-from coordinator.store import checkpoints
+from coordinator.store import checkpoints, plain_saves
 from coordinator.store.answers import StoreSettings, StoreStatistics
 from coordinator.store.calls import WriteCall, run_calls
 from coordinator.store.checkpoints import CheckpointCall
 from coordinator.store.engine import AgainError, Database
+from coordinator.store.saves import SaveCall
 from coordinator.store.transaction import GuardFailedError, Memory, Transaction
 
 log = structlog.get_logger()
@@ -84,7 +85,10 @@ class GroupRunner:
             answers = dict(zip(map(id, moving), quick, strict=True))
             fast_items = sum(call.items for call in moving)
         rest = [call for call in calls if id(call) not in answers]
+        saving = [call for call in calls if isinstance(call, SaveCall)]
         try:
+            for call, taken in zip(saving, plain_saves.take(transaction, [c.saves for c in saving]), strict=True):
+                call.taken = taken
             if rest:
                 answers.update(zip(map(id, rest), run_calls(transaction, rest), strict=True))
             transaction.finish()

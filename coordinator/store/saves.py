@@ -1,7 +1,6 @@
 """SaveBinlogPaths and DropVirtualChannel (R1)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from coordinator.core.model import LaneSave, Outcome, Save, SegmentState
@@ -11,28 +10,35 @@ from coordinator.core.segments import seal_reason
 from coordinator.store.answers import LaneAnswer, WriteAnswer
 from coordinator.store.calls import WriteCall
 from coordinator.store.channels import Channel, Channels, Segment
+from coordinator.store.plain_saves import REQUESTED, Taken
 from coordinator.store.transaction import Transaction
 from datacoord.errors import Refusal
-
-REQUESTED = "requested"
-"""The seal reason where the save itself asked for it."""
 
 _LANE_BYTES = 64
 _BINLOG_BYTES = 128
 
 
 class SaveCall(WriteCall[list[WriteAnswer]]):
-    """SaveBinlogPaths."""
+    """SaveBinlogPaths.
+
+    Attributes:
+        saves: the parts.
+        taken: the parts that are registered already in this transaction, by their place.
+    """
 
     def __init__(self, saves: Sequence[Save], caller: str) -> None:
         lanes = [lane for save in saves for lane in save.lanes]
         size_bytes = len(lanes) * _LANE_BYTES + sum(len(lane.binlogs) for lane in lanes) * _BINLOG_BYTES
         super().__init__("SaveBinlogPaths", caller, items=max(len(lanes), len(saves)), size_bytes=size_bytes)
-        self._saves = saves
+        self.saves = saves
+        self.taken: Mapping[int, Taken] = {}
 
     def needs(self) -> Mapping[str, Sequence[int]]:
         """See the base class."""
-        return {save.channel_name: [lane.partition_id for lane in save.lanes] for save in self._saves}
+        return {save.channel_name: [lane.partition_id for lane in save.lanes] for _, save in self._left()}
+
+    def _left(self) -> list[tuple[int, Save]]:
+        return [(index, save) for index, save in enumerate(self.saves) if index not in self.taken]
 
     def run(self, transaction: Transaction, channels: Channels) -> list[WriteAnswer]:
         """See the base class."""
@@ -40,7 +46,12 @@ class SaveCall(WriteCall[list[WriteAnswer]]):
         changes = []
         items = 0
         transaction.reserve(ids_wanted=self._new_segments(channels))
-        for save in self._saves:
+        for index, save in enumerate(self.saves):
+            if (taken := self.taken.get(index)) is not None:
+                answers.append(taken.answer)
+                changes.append(taken.change)
+                items += len(save.lanes)
+                continue
             channel = channels.get(save.channel_name)
             partition_ids = [lane.partition_id for lane in save.lanes]
             facts = channels.facts(channel, partition_ids) if channel is not None else None
@@ -61,7 +72,7 @@ class SaveCall(WriteCall[list[WriteAnswer]]):
         """How many segments this call will create, at most: each needs a number."""
         return sum(
             1
-            for save in self._saves
+            for _, save in self._left()
             if (channel := channels.get(save.channel_name)) is not None and channel.epoch == save.epoch
             for lane in save.lanes
             if lane.binlogs and channel.lanes[lane.partition_id].growing is None
@@ -95,7 +106,7 @@ class DropCall(WriteCall[WriteAnswer]):
             changes.append(change_of(channel, decision.save, lanes))
             channels.drop(channel)
             # The segments that took the last ranges were dropped with the channel.
-            lanes = tuple(replace(lane, segment_state=lane.segment_state and SegmentState.DROPPED) for lane in lanes)
+            lanes = tuple(lane._replace(segment_state=lane.segment_state and SegmentState.DROPPED) for lane in lanes)
         answer = WriteAnswer(decision.outcome, None, lanes, channels.facts(channel, partition_ids))
         _record(transaction, self, [answer], self.items, changes)
         return answer

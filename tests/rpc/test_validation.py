@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coordinator.core.model import ChannelMode
+from coordinator.core.model import BinlogFacts, ChannelMode, LaneSave, Save
 from coordinator.rpc import validation
 from coordinator.rpc.definitions import check_definition
 from coordinator.store import ChannelIdentity
@@ -198,10 +198,10 @@ def test_a_call_has_limits() -> None:
     with pytest.raises(BatchTooLargeError):
         validation.save_batch(many)
     validation.save_batch(many[:-1])
-    full = part()
-    full.lanes[0].stats_logs.add().binlogs.extend([common_pb2.Binlog()] * limits.SAVE_BINLOGS_MAX)
+    full = LaneSave(1, 0, 1, (BinlogFacts(BinlogKind.INSERT, 0, 1, 1, 1, 1, 1, 1),) * limits.SAVE_BINLOGS_MAX)
+    validation.saved_binlogs([Save("c", 1, (full,))])
     with pytest.raises(BatchTooLargeError, match="binlogs"):
-        validation.save_batch([full])
+        validation.saved_binlogs([Save("c", 1, (full,)), Save("d", 1, (full,))])
     lanes = data_coord_pb2.ChannelBinlogs(channel_name="c")
     for number in range(limits.SAVE_CHANNEL_LANES_MAX + 1):
         lanes.lanes.add(partition_id=number, timestamp_to=1)

@@ -1,0 +1,194 @@
+"""The parts of SaveBinlogPaths that go the usual way: every lane's range begins where the last one ended.
+
+Nearly all do. They are decided on the rows as the driver gives them and written together, which costs half of what core's facts
+and decisions cost. What is not so certain is left to core, in the same transaction: a refusal, a repetition, a drop, a flush.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from coordinator.core.model import ChannelState, LaneSave, Outcome, Save, SegmentState
+from coordinator.core.save import registers_all
+from coordinator.core.segments import SegmentFacts, level_of, seal_reason, tally
+from coordinator.store import channel_reads
+from coordinator.store.answers import LaneAnswer, WriteAnswer
+from coordinator.store.channel_writes import ChannelRows, binlog_rows
+from coordinator.store.driver_statement import Row
+from coordinator.store.transaction import Transaction
+from datacoord.limits import ALL_PARTITIONS_ID
+
+REQUESTED = "requested"
+"""The seal reason where the save itself asked for it."""
+
+_APPLIED = Outcome.APPLIED
+_GROWING, _SEALED = SegmentState.GROWING, SegmentState.SEALED
+_STATES = {int(state): state for state in ChannelState}
+
+
+class Taken(NamedTuple):
+    """A part that is registered.
+
+    Attributes:
+        answer: to it.
+        change: for the history.
+    """
+
+    answer: WriteAnswer
+    change: list[Any]
+
+
+class Part(NamedTuple):
+    """A part as it stands in the calls of a group.
+
+    Attributes:
+        call: which of them.
+        place: in the call.
+        save: the part.
+        channel_id: of its channel.
+        collection_id: of its channel.
+    """
+
+    call: int
+    place: int
+    save: Save
+    channel_id: int
+    collection_id: int
+
+
+def take(transaction: Transaction, calls: Sequence[Sequence[Save]]) -> list[dict[int, Taken]]:
+    """Registers every part of these calls of which core would register every lane now.
+
+    A guard, not a rule: proven equal to `core` by a differential test.
+
+    Args:
+        transaction: nothing of these channels was read in it before.
+        calls: their parts.
+
+    Returns:
+        per call, the parts that were registered, by their place; the others are left to core.
+    """
+    taken: list[dict[int, Taken]] = [{} for _ in calls]
+    parts = _alone(transaction, calls)
+    if not parts:
+        return taken
+    usual = _usual(transaction, parts)
+    new = sum([1 for _, _, lanes in usual for row in lanes if row[2] is None])
+    transaction.reserve(ids_wanted=new)
+    rows = ChannelRows()
+    for part, channel, lanes in usual:
+        taken[part.call][part.place] = _register(transaction, rows, part, channel, lanes)
+    rows.write(transaction)
+    return taken
+
+
+def _alone(transaction: Transaction, calls: Sequence[Sequence[Save]]) -> list[Part]:
+    """The parts whose channels are known here and named once: two of one channel must see each other."""
+    known = transaction.memory.channels
+    parts: dict[str, Part | None] = {}
+    for number, saves in enumerate(calls):
+        for place, save in enumerate(saves):
+            name = save.channel_name
+            identity = known.get(name)
+            if identity is None or name in parts:
+                parts[name] = None
+            else:
+                parts[name] = Part(number, place, save, identity.channel_id, identity.collection_id)
+    return [part for part in parts.values() if part is not None]
+
+
+def _usual(transaction: Transaction, parts: Sequence[Part]) -> list[tuple[Part, Row, list[Row]]]:
+    """Reads and locks the channels, and finds the parts that may be registered as they are.
+
+    Returns:
+        per part its channel's row, and a row per lane.
+    """
+    kind, connection = transaction.kind, transaction.connection
+    # The order in which every transaction locks channels.
+    keys = [(channel_id,) for channel_id in sorted([part.channel_id for part in parts])]
+    channels = {row[0]: row for row in channel_reads.HOT.run(kind, connection, keys)}
+    pairs = [(part.channel_id, lane.partition_id) for part in parts for lane in part.save.lanes]
+    lanes = {row[:2]: row[2:] for row in channel_reads.HOT_LANES.run(kind, connection, pairs)}
+    usual = []
+    for part in parts:
+        channel = channels.get(part.channel_id)
+        if channel is None:  # of a database that was put in the place of the one that had it
+            continue
+        _, state, epoch, _, flush_timestamp, checkpoint_timestamp = channel
+        found = [lanes[part.channel_id, lane.partition_id] for lane in part.save.lanes]
+        if (
+            flush_timestamp == 0
+            and registers_all(part.save, _STATES[state], epoch, checkpoint_timestamp, [row[1] or 0 for row in found])
+            and _are_live(part, found)
+        ):
+            usual.append((part, channel, found))
+    return usual
+
+
+def _are_live(part: Part, found: Sequence[Row]) -> bool:
+    """Whether the partitions of all lanes are of the channel's collection, and not dropped."""
+    for lane, row in zip(part.save.lanes, found, strict=True):
+        if row[0] != part.collection_id and lane.partition_id != ALL_PARTITIONS_ID:
+            return False
+    return True
+
+
+def _register(transaction: Transaction, rows: ChannelRows, part: Part, channel: Row, lanes: Sequence[Row]) -> Taken:
+    save, channel_id = part.save, part.channel_id
+    _, _, epoch, owner_id, flush_timestamp, checkpoint_timestamp = channel
+    answers = []
+    ranges = []
+    for lane, row in zip(save.lanes, lanes, strict=True):
+        segment_id, state = _register_lane(transaction, rows, part, lane, row)
+        answers.append(LaneAnswer(lane.partition_id, _APPLIED, segment_id, state, lane.timestamp_to))
+        ts_min = min([binlog.ts_min for binlog in lane.binlogs])
+        start, end = lane.timestamp_from, lane.timestamp_to
+        ranges.append([lane.partition_id, start, end, len(lane.binlogs), ts_min, segment_id])
+    moved = None
+    at = save.checkpoint
+    if at is not None and at.timestamp > checkpoint_timestamp:
+        moved = at.timestamp
+        where = (channel_id, epoch, moved, flush_timestamp)
+        rows.moves.append((*where, moved, at.event_time_ms, at.msg_id, at.msg_group))
+    transaction.renew(owner_id)
+    return Taken(WriteAnswer(_APPLIED, None, tuple(answers)), [channel_id, epoch, moved, ranges])
+
+
+def _register_lane(
+    transaction: Transaction, rows: ChannelRows, part: Part, lane: LaneSave, row: Row
+) -> tuple[int, SegmentState]:
+    """Adds a range to the growing segment, or to a new one.
+
+    Returns:
+        the segment, and its state afterwards.
+    """
+    now_ms, channel_id = transaction.now_ms, part.channel_id
+    partition_id, start, end = lane.partition_id, lane.timestamp_from, lane.timestamp_to
+    more_rows, more_deletes, more_bytes = tally(lane.binlogs)
+    _, had_progress, had_segment_id, had_rows, had_deletes, had_bytes, binlogs, created_ms, ranges = row
+    if had_segment_id is None:
+        segment_id, binlogs, created_ms = transaction.next_id(), 0, now_ms
+        facts = SegmentFacts(more_rows, more_deletes, more_bytes, 1, now_ms, now_ms)
+    else:
+        segment_id = had_segment_id
+        sizes = (had_rows + more_rows, had_deletes + more_deletes, had_bytes + more_bytes)
+        facts = SegmentFacts(*sizes, ranges + 1, created_ms, now_ms)
+    binlogs += len(lane.binlogs)
+    reason = REQUESTED if lane.seal else seal_reason(facts, transaction.settings.seal_policy, now_ms)
+    state = _GROWING if reason is None else _SEALED
+    written = (int(state), facts.rows, facts.delete_rows, facts.size_bytes, binlogs)
+    if had_segment_id is None:
+        rows.new_segments.append(
+            (
+                *(segment_id, channel_id, partition_id, written[0], int(level_of(partition_id)), *written[1:]),
+                *(start, end, reason or "", created_ms, now_ms, 1),
+            )
+        )
+    else:
+        rows.old_segments.append((segment_id, *written, end, facts.ranges, reason or "", now_ms))
+    growing = segment_id if reason is None else None
+    if had_progress is None:
+        rows.new_lanes.append((channel_id, partition_id, end, growing))
+    else:
+        rows.old_lanes.append((channel_id, partition_id, end, end, growing))
+    rows.binlogs += binlog_rows(segment_id, lane.binlogs, part.save.epoch, start, end)
+    return segment_id, state
