@@ -308,7 +308,7 @@ def _session(landing: Landing) -> Iterator[Any]:
             config.setdefault(f"spark.executorEnv.{variable}", os.environ[variable])
     name = f"datacoord-{landing.job_name}"
     if landing.spark_master == "local":
-        spark = local_session(name, cores=landing.datanodes, config=config)
+        spark = local_session(name, cores=landing.datanodes, config=config, quick_start=True)
     else:
         spark = cluster_session(landing.spark_master, name, config=config)
     try:

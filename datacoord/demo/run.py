@@ -139,7 +139,7 @@ def _spark_session(datanodes: int) -> Iterator["SparkSession"]:
     """A local session; begun before any gRPC connection, because PySpark forks to start Java and gRPC does not survive that."""
     from datanode_client.spark import local_session
 
-    spark = local_session(app_name="datacoord-demo", cores=datanodes)
+    spark = local_session(app_name="datacoord-demo", cores=datanodes, quick_start=True)
     try:
         yield spark
     finally:

@@ -46,7 +46,7 @@ class ServerThread:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A local session with room for two datanodes."""
-    session = local_session(app_name="datacoord-tests", cores=2)
+    session = local_session(app_name="datacoord-tests", cores=2, quick_start=True)
     yield session
     session.stop()
 

@@ -17,7 +17,7 @@ ROWS = 40
 
 def main(address: str, reuse: str, count: str) -> None:
     """Lands so many small collections, each with a job of its own."""
-    spark = local_session(config={"spark.python.worker.reuse": reuse})
+    spark = local_session(config={"spark.python.worker.reuse": reuse}, quick_start=True)
     print("java", spark.sparkContext._jvm.java.lang.System.getProperty("java.specification.version"), flush=True)  # type: ignore[union-attr]
 
     def run(number: int) -> list[int]:

@@ -12,7 +12,7 @@ from datanode_client.spark import local_session, register
 def main(*arguments: str) -> None:
     """Runs the stream, one file per batch, then so many writes of a frame, reading in between."""
     address, collection, source, checkpoints, reuse, writes = arguments
-    spark = local_session(config={"spark.python.worker.reuse": reuse})
+    spark = local_session(config={"spark.python.worker.reuse": reuse}, quick_start=True)
     register(spark)
     stream = spark.readStream.schema("key long, value string, ts long, shard int").option("maxFilesPerTrigger", 1)
     options = {"coordinator": address, "collection": collection, "checkpointLocation": checkpoints}

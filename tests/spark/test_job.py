@@ -156,10 +156,10 @@ def test_waiting_has_an_end(spark: SparkSession, coordinator: ServerThread) -> N
 
 
 @pytest.mark.timeout(400)
-def test_whoever_waits_hears_that_spark_is_gone() -> None:
+def test_whoever_waits_hears_that_spark_is_gone(coordinator: ServerThread) -> None:
     """Its slots would be submitted to nothing again and again, and the program that waits for its rows would wait for ever."""
     run = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("stopped_spark.py"))],
+        [sys.executable, str(Path(__file__).with_name("stopped_spark.py")), coordinator.server.target],
         env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests")))},
         capture_output=True,
         text=True,

@@ -220,7 +220,7 @@ def await_stalled(stage: Stage, pid: int, failpoints: FailpointFiles) -> None:
 @pytest.mark.parametrize("reuse", [True, False])
 def test_short_jobs_begin_and_end_whether_workers_are_used_again_or_not(stage: Stage, reuse: bool) -> None:
     """GRPC does not survive a fork, and a worker that hangs in one hangs its slot without a word."""
-    run_short_jobs(stage, reuse, 6, 360)
+    run_short_jobs(stage, reuse, 4, 360)
 
 
 @pytest.mark.long
