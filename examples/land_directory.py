@@ -33,7 +33,7 @@ def main(directory: str, file_format: str = "jsonl", address: str = "127.0.0.1:1
     factory = FACTORIES[file_format](directory, directories=directories, operation_column="op", until_head=True)
 
     # Spark first: it forks to start Java, and gRPC does not survive a fork.
-    spark = local_session()
+    spark = local_session(quick_start=True)
     with CoordinatorClient(address) as client:
         client.create_collection(
             collection_pb2.CreateCollectionRequest(

@@ -64,7 +64,7 @@ def main(directory: Path, address: str = ADDRESS) -> None:
         return JsonLinesReader(files[context.channel_index])
 
     # Spark first: it forks to start Java, and gRPC does not survive a fork.
-    spark = local_session()
+    spark = local_session(quick_start=True)
     with CoordinatorClient(address) as client:
         client.create_collection(
             collection_pb2.CreateCollectionRequest(

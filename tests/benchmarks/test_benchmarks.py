@@ -28,7 +28,7 @@ BARS = {
     "scale": 2,
     "scrape": 2,
 }
-LONG = {"checkpoints", "commits", "overload", "saves", "scale"}
+LONG = {"checkpoints", "commits", "overload", "recovery_info", "saves", "scale"}
 
 
 @pytest.mark.timeout(300)

@@ -24,10 +24,9 @@ def spark() -> Iterator[SparkSession]:
         yield session
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "name", ["datanode_job", "stream_sink", pytest.param("datanode_figures", marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("name", list(BARS))
 async def test_a_benchmark_with_spark_runs_and_says_what_it_measured(
     name: str, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:

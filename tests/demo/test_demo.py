@@ -73,7 +73,7 @@ def test_the_demo_survives_its_kills_and_proves_its_result(repository: Path, tmp
 @pytest.mark.timeout(300)
 def test_the_generated_demo_is_judged_by_another_engine(tmp_path: Path) -> None:
     """A reader and a judge that share code could agree on the same mistake."""
-    figures = figures_of(run_demo("--source", "generated", "--rows", "200000", "--no-kill", directory=tmp_path))
+    figures = figures_of(run_demo("--source", "generated", "--rows", "20000", "--no-kill", directory=tmp_path))
 
     assert (figures["mismatches"], figures["duplicates"], figures["kills"]) == (0, 0, [])
     assert figures["rows"] > 0
