@@ -24,6 +24,7 @@ from coordinator.rpc.roles import READS, Role, required_role
 from coordinator.store.calls import URGENT
 from coordinator.web.metrics import Metrics
 from datacoord.errors import (
+    CODES,
     BatchTooLargeError,
     CommitOutcomeUnknownError,
     DatacoordError,
@@ -269,16 +270,16 @@ def _caller(metadata: Iterable[tuple[str, str | bytes]]) -> str:
 
 
 def _code(error: DatacoordError) -> str:
-    code: int = to_status(error).code
-    return _CODE_NAMES[code]
+    return CODES.get(error.reason, grpc.StatusCode.INTERNAL).name
 
 
-_CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 def _shorten(text: str, encoded_bytes_max: int) -> str:
     """Cuts a text so that its percent-encoding fits."""
+    if 3 * len(text) <= encoded_bytes_max and text.isascii():
+        return text
     while len(encoded := quote(text, safe=_UNENCODED)) > encoded_bytes_max:
         text = text[: len(text) * encoded_bytes_max // len(encoded)]
     return text
