@@ -9,6 +9,9 @@ from datacoord.column_groups import ROW_FIELD_IDS
 from datacoord.limits import ALL_PARTITIONS_ID
 from datacoord.paths import BinlogKind
 
+REQUESTED = "requested"
+"""The seal reason where the save itself asked for it; the other reasons are those of `seal_reason`."""
+
 TRANSITIONS: Mapping[SegmentState, frozenset[SegmentState]] = {
     SegmentState.GROWING: frozenset({SegmentState.SEALED, SegmentState.DROPPED}),
     SegmentState.SEALED: frozenset({SegmentState.DROPPED}),

@@ -155,8 +155,7 @@ class DataCoordServicer:
         parts = list(request.channels)
         names = validation.save_batch(parts)
         identities = await self._store.channel_identities(names)
-        saves = [validation.save(part, identities.get(name)) for part, name in zip(parts, names, strict=True)]
-        validation.saved_binlogs(saves)
+        saves = validation.saves(parts, identities)
         answered = await self._store.save_binlog_paths(saves, caller=call.caller, deadline=call.deadline)
         self._count(call, answered)
         return data_coord_pb2.SaveBinlogPathsResponse(
@@ -181,8 +180,7 @@ class DataCoordServicer:
         """Registers the last save of a channel and drops the channel."""
         (name,) = validation.save_batch([request.channel])
         identities = await self._store.channel_identities([name])
-        save = validation.save(request.channel, identities.get(name))
-        validation.saved_binlogs([save])
+        (save,) = validation.saves([request.channel], identities)
         answer = await self._store.drop_virtual_channel(save, caller=call.caller, deadline=call.deadline)
         self._count(call, [answer])
         if answer.refusal is not None:

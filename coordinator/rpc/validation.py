@@ -184,38 +184,59 @@ def save_batch(parts: Sequence[data_coord_pb2.ChannelBinlogs]) -> list[str]:
     return names
 
 
-def saved_binlogs(saves: Sequence[Save]) -> None:
-    """Checks how many objects a call registers.
+def saves(parts: Sequence[data_coord_pb2.ChannelBinlogs], channels: Mapping[str, ChannelIdentity]) -> list[Save]:
+    """Checks and reads the parts of a call.
+
+    Args:
+        parts: the parts; their names are checked already.
+        channels: what is known of the channels, by name.
 
     Raises:
-        BatchTooLargeError: too many.
+        BatchTooLargeError: too many objects.
     """
-    binlogs = sum([len(lane.binlogs) for save in saves for lane in save.lanes])
-    if binlogs > limits.SAVE_BINLOGS_MAX:
-        raise BatchTooLargeError(
-            f"the call has {binlogs} binlogs, more than the {limits.SAVE_BINLOGS_MAX} of one call; split it",
-            field="binlogs",
-            limit=limits.SAVE_BINLOGS_MAX,
-        )
+    read = []
+    binlogs_left = limits.SAVE_BINLOGS_MAX
+    for part in parts:
+        read.append(save(part, channels.get(part.channel_name), binlogs_left))
+        binlogs_left -= sum([len(lane.binlogs) for lane in read[-1].lanes])
+    return read
 
 
-def save(part: data_coord_pb2.ChannelBinlogs, channel: ChannelIdentity | None) -> Save:
+def save(
+    part: data_coord_pb2.ChannelBinlogs,
+    channel: ChannelIdentity | None,
+    binlogs_max: int = limits.SAVE_BINLOGS_MAX,
+) -> Save:
     """Checks and reads one channel's part of a save.
 
     Args:
         part: the part; its name is checked already.
         channel: what is known of the channel; None = there is none of this name, which the rules answer.
+        binlogs_max: objects that it may have.
     """
     name, epoch, given = part.channel_name, part.epoch, part.lanes
     count(given, "lanes", limits.SAVE_CHANNEL_LANES_MAX)
     number(epoch, "epoch", 0)
     seen: set[int] = set()
     channel_id = channel.channel_id if channel else None
-    lanes = tuple([_lane(part, lane, channel_id, epoch, seen) for lane in given])
+    lanes = []
+    for lane in given:
+        lanes.append(_lane(part, lane, channel_id, epoch, seen))
+        # Before the next one is read: a message has room for many more than a transaction.
+        if len(seen) > binlogs_max:
+            raise _too_many_binlogs()
     checkpoint = position(part.check_point, name) if part.HasField("check_point") else None
-    read = Save(name, epoch, lanes, checkpoint)
+    read = Save(name, epoch, tuple(lanes), checkpoint)
     check_shape(read, channel.mode if channel else None)
     return read
+
+
+def _too_many_binlogs() -> BatchTooLargeError:
+    return BatchTooLargeError(
+        f"the call has more binlogs than the {limits.SAVE_BINLOGS_MAX} of one call; split it",
+        field="binlogs",
+        limit=limits.SAVE_BINLOGS_MAX,
+    )
 
 
 def _lane(
@@ -239,7 +260,10 @@ def _lane(
         for field in fields:
             field_id = field.field_id
             number(field_id, "field_id", 0)
-            for binlog in field.binlogs:
+            found = field.binlogs
+            if len(found) > limits.SAVE_BINLOGS_MAX:
+                raise _too_many_binlogs()
+            for binlog in found:
                 log_id, rows = binlog.log_id, binlog.entries_num
                 size_bytes, memory_bytes = binlog.log_size_bytes, binlog.memory_size_bytes
                 if log_id < 1 or log_id in seen:

@@ -139,15 +139,19 @@ def binlog_rows(segment_id: int, added: Iterable[BinlogFacts], epoch: int, start
     return [
         (
             segment_id,
-            1 if kind is BinlogKind.INSERT else KIND_NUMBERS[kind],
+            KIND_NUMBERS[kind],
             field_id,
             log_id,
             epoch,
             start,
             range_to or end,
-            *rest,
+            rows,
+            ts_min,
+            ts_max,
+            size_bytes,
+            memory_bytes,
         )
-        for kind, field_id, log_id, *rest, range_to in added
+        for kind, field_id, log_id, rows, ts_min, ts_max, size_bytes, memory_bytes, range_to in added
     ]
 
 

@@ -1,7 +1,7 @@
 """Group commit: calls that write wait in a queue and share a transaction; each is answered after its COMMIT.
 
-Calls of a group are decided in order, each seeing the ones before it. While one transaction commits, the next group gathers; an
-idle queue makes nobody wait.
+Calls of a group are decided one after the other, in the order that the runner gives them, each seeing the ones before it. While
+one transaction commits, the next group gathers; an idle queue makes nobody wait.
 """
 
 import asyncio

@@ -64,7 +64,7 @@ class GroupRunner:
     def _work(
         self, connection: Connection, now_ms: int, calls: Sequence[WriteCall[Any]], *, fast: bool
     ) -> tuple[Transaction, list[Any], int]:
-        """Checkpoints by one guarded statement where all of them are plain; everything else by core.
+        """Checkpoints by one guarded statement, where all of them are plain; then saves, plain ones first; the rest by core.
 
         All calls of a group wait at once, so that any order of them is a legal one.
 
@@ -84,11 +84,13 @@ class GroupRunner:
         if quick is not None:
             answers = dict(zip(map(id, moving), quick, strict=True))
             fast_items = sum(call.items for call in moving)
-        rest = [call for call in calls if id(call) not in answers]
         saving = [call for call in calls if isinstance(call, SaveCall)]
+        others = [call for call in calls if id(call) not in answers and not isinstance(call, SaveCall)]
+        # In the order in which they change channels, which is that of the history.
+        rest: list[WriteCall[Any]] = [*saving, *others]
         try:
-            for call, taken in zip(saving, plain_saves.take(transaction, [c.saves for c in saving]), strict=True):
-                call.taken = taken
+            if saving:
+                _take_plain(transaction, saving, others)
             if rest:
                 answers.update(zip(map(id, rest), run_calls(transaction, rest), strict=True))
             transaction.finish()
@@ -108,6 +110,16 @@ class GroupRunner:
             except Exception:
                 # What is committed is committed; whoever listens looks again by itself.
                 log.exception("desired_change_listener_failed")
+
+
+def _take_plain(transaction: Transaction, saving: Sequence[SaveCall], others: Sequence[WriteCall[Any]]) -> None:
+    """Registers what goes the usual way; each call knows then what is left of it."""
+    for call in saving:
+        call.taken = {}
+    beside = [name for call in (*saving, *others) for name in call.needs()]
+    taken = plain_saves.take(transaction, [call.saves for call in saving], beside)
+    for call, parts in zip(saving, taken, strict=True):
+        call.taken = parts
 
 
 def _seconds_left(calls: Sequence[WriteCall[Any]]) -> float | None:

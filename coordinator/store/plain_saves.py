@@ -4,21 +4,18 @@ Nearly all do. They are decided on the rows as the driver gives them and written
 and decisions cost. What is not so certain is left to core, in the same transaction: a refusal, a repetition, a drop, a flush.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from coordinator.core.model import ChannelState, LaneSave, Outcome, Save, SegmentState
 from coordinator.core.save import registers_all
-from coordinator.core.segments import SegmentFacts, level_of, seal_reason, tally
+from coordinator.core.segments import REQUESTED, SegmentFacts, level_of, seal_reason, tally
 from coordinator.store import channel_reads
 from coordinator.store.answers import LaneAnswer, WriteAnswer
 from coordinator.store.channel_writes import ChannelRows, binlog_rows
 from coordinator.store.driver_statement import Row
 from coordinator.store.transaction import Transaction
 from datacoord.limits import ALL_PARTITIONS_ID
-
-REQUESTED = "requested"
-"""The seal reason where the save itself asked for it."""
 
 _APPLIED = Outcome.APPLIED
 _GROWING, _SEALED = SegmentState.GROWING, SegmentState.SEALED
@@ -55,7 +52,30 @@ class Part(NamedTuple):
     collection_id: int
 
 
-def take(transaction: Transaction, calls: Sequence[Sequence[Save]]) -> list[dict[int, Taken]]:
+class LaneRow(NamedTuple):
+    """A row of `channel_reads.HOT_LANES`: of a lane, and of its growing segment, where there are any.
+
+    Attributes:
+        collection_id: the collection that has the partition, if it lives.
+        progress: of the lane.
+        segment_id: what grows.
+        rows: in it; so are the others.
+    """
+
+    collection_id: int | None
+    progress: int | None
+    segment_id: int | None
+    rows: int
+    delete_rows: int
+    size_bytes: int
+    binlogs: int
+    created_ms: int
+    ranges: int
+
+
+def take(
+    transaction: Transaction, calls: Sequence[Sequence[Save]], beside: Iterable[str] = ()
+) -> list[dict[int, Taken]]:
     """Registers every part of these calls of which core would register every lane now.
 
     A guard, not a rule: proven equal to `core` by a differential test.
@@ -63,6 +83,8 @@ def take(transaction: Transaction, calls: Sequence[Sequence[Save]]) -> list[dict
     Args:
         transaction: nothing of these channels was read in it before.
         calls: their parts.
+        beside: names of channels that the transaction will look at later. They are locked as well: all channels in one order,
+            and before numbers are taken, or replicas wait for each other in a circle.
 
     Returns:
         per call, the parts that were registered, by their place; the others are left to core.
@@ -71,8 +93,8 @@ def take(transaction: Transaction, calls: Sequence[Sequence[Save]]) -> list[dict
     parts = _alone(transaction, calls)
     if not parts:
         return taken
-    usual = _usual(transaction, parts)
-    new = sum([1 for _, _, lanes in usual for row in lanes if row[2] is None])
+    usual = _usual(transaction, parts, beside)
+    new = sum([1 for _, _, lanes in usual for row in lanes if row.segment_id is None])
     transaction.reserve(ids_wanted=new)
     rows = ChannelRows()
     for part, channel, lanes in usual:
@@ -96,18 +118,23 @@ def _alone(transaction: Transaction, calls: Sequence[Sequence[Save]]) -> list[Pa
     return [part for part in parts.values() if part is not None]
 
 
-def _usual(transaction: Transaction, parts: Sequence[Part]) -> list[tuple[Part, Row, list[Row]]]:
+def _usual(
+    transaction: Transaction, parts: Sequence[Part], beside: Iterable[str]
+) -> list[tuple[Part, Row, list[LaneRow]]]:
     """Reads and locks the channels, and finds the parts that may be registered as they are.
 
     Returns:
         per part its channel's row, and a row per lane.
     """
     kind, connection = transaction.kind, transaction.connection
+    channel_ids = {part.channel_id for part in parts}
+    channel_ids.update([known.channel_id for name in beside if (known := transaction.memory.channels.get(name))])
     # The order in which every transaction locks channels.
-    keys = [(channel_id,) for channel_id in sorted([part.channel_id for part in parts])]
+    keys = [(channel_id,) for channel_id in sorted(channel_ids)]
+    # Two queries: the second one sees what the first has waited for.
     channels = {row[0]: row for row in channel_reads.HOT.run(kind, connection, keys)}
     pairs = [(part.channel_id, lane.partition_id) for part in parts for lane in part.save.lanes]
-    lanes = {row[:2]: row[2:] for row in channel_reads.HOT_LANES.run(kind, connection, pairs)}
+    lanes = {row[:2]: LaneRow(*row[2:]) for row in channel_reads.HOT_LANES.run(kind, connection, pairs)}
     usual = []
     for part in parts:
         channel = channels.get(part.channel_id)
@@ -117,22 +144,24 @@ def _usual(transaction: Transaction, parts: Sequence[Part]) -> list[tuple[Part, 
         found = [lanes[part.channel_id, lane.partition_id] for lane in part.save.lanes]
         if (
             flush_timestamp == 0
-            and registers_all(part.save, _STATES[state], epoch, checkpoint_timestamp, [row[1] or 0 for row in found])
+            and registers_all(
+                part.save, _STATES[state], epoch, checkpoint_timestamp, [row.progress or 0 for row in found]
+            )
             and _are_live(part, found)
         ):
             usual.append((part, channel, found))
     return usual
 
 
-def _are_live(part: Part, found: Sequence[Row]) -> bool:
+def _are_live(part: Part, found: Sequence[LaneRow]) -> bool:
     """Whether the partitions of all lanes are of the channel's collection, and not dropped."""
     for lane, row in zip(part.save.lanes, found, strict=True):
-        if row[0] != part.collection_id and lane.partition_id != ALL_PARTITIONS_ID:
+        if row.collection_id != part.collection_id and lane.partition_id != ALL_PARTITIONS_ID:
             return False
     return True
 
 
-def _register(transaction: Transaction, rows: ChannelRows, part: Part, channel: Row, lanes: Sequence[Row]) -> Taken:
+def _register(transaction: Transaction, rows: ChannelRows, part: Part, channel: Row, lanes: Sequence[LaneRow]) -> Taken:
     save, channel_id = part.save, part.channel_id
     _, _, epoch, owner_id, flush_timestamp, checkpoint_timestamp = channel
     answers = []
@@ -154,7 +183,7 @@ def _register(transaction: Transaction, rows: ChannelRows, part: Part, channel: 
 
 
 def _register_lane(
-    transaction: Transaction, rows: ChannelRows, part: Part, lane: LaneSave, row: Row
+    transaction: Transaction, rows: ChannelRows, part: Part, lane: LaneSave, row: LaneRow
 ) -> tuple[int, SegmentState]:
     """Adds a range to the growing segment, or to a new one.
 
@@ -164,19 +193,19 @@ def _register_lane(
     now_ms, channel_id = transaction.now_ms, part.channel_id
     partition_id, start, end = lane.partition_id, lane.timestamp_from, lane.timestamp_to
     more_rows, more_deletes, more_bytes = tally(lane.binlogs)
-    _, had_progress, had_segment_id, had_rows, had_deletes, had_bytes, binlogs, created_ms, ranges = row
-    if had_segment_id is None:
+    segment_id = row.segment_id
+    if segment_id is None:
         segment_id, binlogs, created_ms = transaction.next_id(), 0, now_ms
         facts = SegmentFacts(more_rows, more_deletes, more_bytes, 1, now_ms, now_ms)
     else:
-        segment_id = had_segment_id
-        sizes = (had_rows + more_rows, had_deletes + more_deletes, had_bytes + more_bytes)
-        facts = SegmentFacts(*sizes, ranges + 1, created_ms, now_ms)
+        binlogs, created_ms = row.binlogs, row.created_ms
+        sizes = (row.rows + more_rows, row.delete_rows + more_deletes, row.size_bytes + more_bytes)
+        facts = SegmentFacts(*sizes, row.ranges + 1, created_ms, now_ms)
     binlogs += len(lane.binlogs)
     reason = REQUESTED if lane.seal else seal_reason(facts, transaction.settings.seal_policy, now_ms)
     state = _GROWING if reason is None else _SEALED
     written = (int(state), facts.rows, facts.delete_rows, facts.size_bytes, binlogs)
-    if had_segment_id is None:
+    if row.segment_id is None:
         rows.new_segments.append(
             (
                 *(segment_id, channel_id, partition_id, written[0], int(level_of(partition_id)), *written[1:]),
@@ -186,9 +215,9 @@ def _register_lane(
     else:
         rows.old_segments.append((segment_id, *written, end, facts.ranges, reason or "", now_ms))
     growing = segment_id if reason is None else None
-    if had_progress is None:
+    if row.progress is None:
         rows.new_lanes.append((channel_id, partition_id, end, growing))
     else:
-        rows.old_lanes.append((channel_id, partition_id, end, end, growing))
+        rows.old_lanes.append((channel_id, partition_id, start, end, growing))
     rows.binlogs += binlog_rows(segment_id, lane.binlogs, part.save.epoch, start, end)
     return segment_id, state

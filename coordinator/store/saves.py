@@ -6,11 +6,11 @@ from typing import Any
 from coordinator.core.model import LaneSave, Outcome, Save, SegmentState
 from coordinator.core.ownership import decide_drop
 from coordinator.core.save import LaneDecision, SaveDecision, decide_save
-from coordinator.core.segments import seal_reason
+from coordinator.core.segments import REQUESTED, seal_reason
 from coordinator.store.answers import LaneAnswer, WriteAnswer
 from coordinator.store.calls import WriteCall
 from coordinator.store.channels import Channel, Channels, Segment
-from coordinator.store.plain_saves import REQUESTED, Taken
+from coordinator.store.plain_saves import Taken
 from coordinator.store.transaction import Transaction
 from datacoord.errors import Refusal
 

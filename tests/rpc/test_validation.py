@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coordinator.core.model import BinlogFacts, ChannelMode, LaneSave, Save
+from coordinator.core.model import ChannelMode
 from coordinator.rpc import validation
 from coordinator.rpc.definitions import check_definition
 from coordinator.store import ChannelIdentity
@@ -198,10 +198,6 @@ def test_a_call_has_limits() -> None:
     with pytest.raises(BatchTooLargeError):
         validation.save_batch(many)
     validation.save_batch(many[:-1])
-    full = LaneSave(1, 0, 1, (BinlogFacts(BinlogKind.INSERT, 0, 1, 1, 1, 1, 1, 1),) * limits.SAVE_BINLOGS_MAX)
-    validation.saved_binlogs([Save("c", 1, (full,))])
-    with pytest.raises(BatchTooLargeError, match="binlogs"):
-        validation.saved_binlogs([Save("c", 1, (full,)), Save("d", 1, (full,))])
     lanes = data_coord_pb2.ChannelBinlogs(channel_name="c")
     for number in range(limits.SAVE_CHANNEL_LANES_MAX + 1):
         lanes.lanes.add(partition_id=number, timestamp_to=1)
@@ -211,6 +207,37 @@ def test_a_call_has_limits() -> None:
         validation.save_batch([])
     with pytest.raises(InvalidFieldError, match="twice"):
         validation.save_batch([many[0], many[0]])
+
+
+@pytest.mark.parametrize(
+    ("objects", "fits"),
+    [
+        ([limits.SAVE_BINLOGS_MAX], True),
+        ([limits.SAVE_BINLOGS_MAX - 1, 1], True),
+        ([limits.SAVE_BINLOGS_MAX + 1], False),
+        ([limits.SAVE_BINLOGS_MAX, 1], False),
+        ([1, limits.SAVE_BINLOGS_MAX], False),
+    ],
+)
+def test_a_call_has_so_many_objects_and_no_more(objects: list[int], fits: bool) -> None:
+    """A message has room for many more than a transaction should hold, in one part or in many."""
+    parts = []
+    for number, count in enumerate(objects):
+        one = part()
+        one.channel_name = f"c{number}"
+        (field,) = one.lanes[0].insert_logs
+        (binlog,) = field.binlogs
+        del field.binlogs[:]
+        for log_id in range(1, count + 1):
+            binlog.log_id, binlog.log_path = log_id, str(dataclasses.replace(PATH, log_id=log_id))
+            field.binlogs.append(binlog)
+        parts.append(one)
+    channels = {one.channel_name: CHANNEL for one in parts}
+    if fits:
+        assert [len(save.lanes[0].binlogs) for save in validation.saves(parts, channels)] == objects
+    else:
+        with pytest.raises(BatchTooLargeError, match="binlogs"):
+            validation.saves(parts, channels)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "é", "a\x00", "a\n", "x" * 257])

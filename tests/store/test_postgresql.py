@@ -108,6 +108,27 @@ async def test_a_zombie_that_waits_for_a_claim_in_progress_is_fenced_by_it(
     assert await world.registered(channel) == {}
 
 
+async def test_a_save_that_waited_for_another_one_sees_what_that_one_registered(world: World, other: Session) -> None:
+    """Read before it waits, the progress of the lane would still be the old one, and the rows would be registered twice."""
+    await world.store.close()
+    await world.open(busy_timeout_ms=20_000)
+    channel = world.channels[0]
+    epoch = await world.epoch(channel)
+    await world.move(channel, 1, epoch=epoch)  # so that the save may go the usual way
+    other.lock(channel)
+    sent = save(channel, epoch, lane(world.default, 0, 5), checkpoint=5)
+    saving = asyncio.get_running_loop().create_task(world.store.save_binlog_paths([sent], caller=CALLER))
+    await until_waiting(other)
+    other.connection.execute(
+        "INSERT INTO lanes (channel_id, partition_id, progress) SELECT channel_id, %s, 5 FROM vchannels WHERE name = %s",
+        (world.default, channel),
+    )
+    other.connection.commit()
+
+    assert reasons(await saving) == ["APPLIED"], "its checkpoint"
+    assert await world.registered(channel) == {}
+
+
 async def test_a_lock_that_is_kept_is_waited_for_no_longer_than_the_setting_says(world: World, other: Session) -> None:
     """Somebody's open transaction in a shell must not hang every caller."""
     channel = world.channels[0]
