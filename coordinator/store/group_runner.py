@@ -114,9 +114,7 @@ class GroupRunner:
 
 def _take_plain(transaction: Transaction, saving: Sequence[SaveCall], others: Sequence[WriteCall[Any]]) -> None:
     """Registers what goes the usual way; each call knows then what is left of it."""
-    for call in saving:
-        call.taken = {}
-    beside = [name for call in (*saving, *others) for name in call.needs()]
+    beside = [name for call in others for name in call.needs()]
     taken = plain_saves.take(transaction, [call.saves for call in saving], beside)
     for call, parts in zip(saving, taken, strict=True):
         call.taken = parts

@@ -93,7 +93,11 @@ def take(
     parts = _alone(transaction, calls)
     if not parts:
         return taken
-    usual = _usual(transaction, parts, beside)
+    known = transaction.memory.channels
+    named = {save.channel_name for saves in calls for save in saves}.union(beside)
+    # The order in which every transaction locks channels.
+    channel_ids = sorted([known[name].channel_id for name in named if name in known])
+    usual = _usual(transaction, parts, channel_ids)
     new = sum([1 for _, _, lanes in usual for row in lanes if row.segment_id is None])
     transaction.reserve(ids_wanted=new)
     rows = ChannelRows()
@@ -119,19 +123,21 @@ def _alone(transaction: Transaction, calls: Sequence[Sequence[Save]]) -> list[Pa
 
 
 def _usual(
-    transaction: Transaction, parts: Sequence[Part], beside: Iterable[str]
+    transaction: Transaction, parts: Sequence[Part], channel_ids: Sequence[int]
 ) -> list[tuple[Part, Row, list[LaneRow]]]:
-    """Reads and locks the channels, and finds the parts that may be registered as they are.
+    """Reads and locks channels, and finds the parts that may be registered as they are.
+
+    Args:
+        transaction: the transaction.
+        parts: of some of the channels.
+        channel_ids: the channels to lock, in this order.
 
     Returns:
         per part its channel's row, and a row per lane.
     """
     kind, connection = transaction.kind, transaction.connection
-    channel_ids = {part.channel_id for part in parts}
-    channel_ids.update([known.channel_id for name in beside if (known := transaction.memory.channels.get(name))])
-    # The order in which every transaction locks channels.
-    keys = [(channel_id,) for channel_id in sorted(channel_ids)]
     # Two queries: the second one sees what the first has waited for.
+    keys = [(channel_id,) for channel_id in channel_ids]
     channels = {row[0]: row for row in channel_reads.HOT.run(kind, connection, keys)}
     pairs = [(part.channel_id, lane.partition_id) for part in parts for lane in part.save.lanes]
     lanes = {row[:2]: LaneRow(*row[2:]) for row in channel_reads.HOT_LANES.run(kind, connection, pairs)}
