@@ -3,7 +3,7 @@
 from sqlalchemy import BigInteger, and_, literal_column, select
 
 from coordinator.store.driver_statement import DriverQuery
-from coordinator.store.tables import ACTIVE, channel_state, lanes, partitions, segments, vchannels
+from coordinator.store.tables import DROPPED, channel_state, lanes, partitions, segments, vchannels
 
 _CHANNEL_COLUMNS = (
     channel_state.c.channel_id,
@@ -70,8 +70,9 @@ HOT_LANES = DriverQuery(
         .join(segments, segments.c.segment_id == lanes.c.growing_segment_id, isouter=True)
         .join(
             partitions,
+            # Not `state = ACTIVE`: that is the condition of an index, which PostgreSQL might walk through for every row.
             and_(
-                partitions.c.partition_id == given.c.key_partition_id, partitions.c.state == literal_column(str(ACTIVE))
+                partitions.c.partition_id == given.c.key_partition_id, partitions.c.state < literal_column(str(DROPPED))
             ),
             isouter=True,
         )

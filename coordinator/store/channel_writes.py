@@ -14,7 +14,6 @@ from coordinator.core.segments import states_before
 from coordinator.store import reports
 from coordinator.store.driver_statement import DriverStatement, Row
 from coordinator.store.tables import (
-    GROWING,
     binlogs,
     channel_state,
     lanes,
@@ -76,9 +75,10 @@ _NEW_SEGMENT = DriverStatement(
 )
 _SEGMENT_CHANGES = ("state", "rows", "delete_rows", "size_bytes", "binlogs", "timestamp_to", "ranges", "seal_reason")
 _OLD_SEGMENT = DriverStatement(
-    # Only what grows changes.
+    # Only what grows changes. Not `state = GROWING`: that is the condition of an index, and PostgreSQL would walk through all of it
+    # for every row where it planned while few segments grew.
     update(segments)
-    .where(segments.c.segment_id == bindparam("b_segment_id"), segments.c.state == GROWING)
+    .where(segments.c.segment_id == bindparam("b_segment_id"), segments.c.state < int(SegmentState.SEALED))
     .values({name: bindparam(f"b_{name}") for name in (*_SEGMENT_CHANGES, "last_write_time_ms")}),
     ("b_segment_id", *(f"b_{name}" for name in (*_SEGMENT_CHANGES, "last_write_time_ms"))),
 )

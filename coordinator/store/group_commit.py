@@ -74,6 +74,7 @@ class GroupCommit:
         self._arrived = asyncio.Event()
         self._closing = False
         self._items_per_second = _RATE_START_PER_SECOND
+        self._busy_since = 0.0
         self._task = asyncio.get_running_loop().create_task(self._work(), name="group-commit")
 
     async def submit(self, call: WriteCall[T], deadline: float | None) -> T:
@@ -168,6 +169,7 @@ class GroupCommit:
                     return
                 self._arrived.clear()
                 await self._arrived.wait()
+                self._busy_since = time.perf_counter()
             await self._gather(items_before, ended + self._settings.linger_ms / 1000)
             group = self._take_group()
             items_before = sum(waiting.call.items for waiting in group)
@@ -265,9 +267,12 @@ class GroupCommit:
         raise AssertionError
 
     def _note_pace(self, group: list[_Waiting], seconds: float) -> None:
+        """Notes how fast calls are done; all that is done for them counts there, not only their transaction."""
         items = sum(waiting.call.items for waiting in group)
+        now = time.perf_counter()
+        busy_seconds, self._busy_since = now - self._busy_since, now
         self._statistics.groups += 1
-        pace = items / max(seconds, 1e-6)
+        pace = items / max(busy_seconds, 1e-6)
         self._items_per_second += _RATE_WEIGHT * (pace - self._items_per_second)
         for listener in self.listeners:
             listener(items, seconds)

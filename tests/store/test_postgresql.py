@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -16,6 +17,10 @@ from datacoord.errors import CommitOutcomeUnknownError, StoreUnavailableError
 
 from .databases import Databases, Templates
 from .support import CALLER, Clock, ScriptedFaults, World, lane, position, reasons, save
+
+SCANS = {"Seq Scan", "Index Scan", "Index Only Scan", "Bitmap Index Scan"}
+PREPARED_AFTER = 8
+"""More executions than psycopg waits for before it prepares a statement."""
 
 pytestmark = pytest.mark.parametrize("templates", ["postgresql"], indirect=True)
 
@@ -127,6 +132,39 @@ async def test_a_save_that_waited_for_another_one_sees_what_that_one_registered(
 
     assert reasons(await saving) == ["APPLIED"], "its checkpoint"
     assert await world.registered(channel) == {}
+
+
+async def test_a_bulk_statement_finds_each_row_by_its_key(world: World) -> None:
+    """Planned while a table is nearly empty, a statement may walk a whole index for every row, and goes on so when it is full."""
+    await world.start_datanode()
+    name = world.channels[0]
+    epoch = await world.epoch(name)
+    for start in range(0, 20 * PREPARED_AFTER, 10):
+        await world.save(
+            name, lane(world.default, start, start + 5, seal=start % 20 == 0), epoch=epoch, checkpoint=start + 5
+        )
+        await world.save(name, lane(world.default, start + 5, start + 10), epoch=epoch)
+        await world.move(name, start + 10, epoch=epoch)
+
+    scans = {}
+    with world.store._database._writer.connect() as connection:
+        prepared = connection.execute(
+            text("SELECT name, statement, parameter_types::text[] FROM pg_prepared_statements")
+        )
+        for number, statement, types in prepared.all():
+            nothing = ", ".join(f"NULL::{kind}" for kind in types)
+            explained = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) EXECUTE {number}({nothing})").scalar_one()
+            if "unnest" in statement:
+                scans[statement] = [node for node in nodes_of(explained[0]["Plan"]) if node["Node Type"] in SCANS]
+    assert {"UPDATE segments", "UPDATE lanes", "UPDATE channel_state"} <= {" ".join(s.split()[:2]) for s in scans}
+    for statement, found in scans.items():
+        for node in found:
+            assert "Index Cond" in node, f"{statement}: {node}"
+
+
+def nodes_of(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """A plan and all below it."""
+    return [plan, *(node for below in plan.get("Plans", ()) for node in nodes_of(below))]
 
 
 async def test_a_lock_that_is_kept_is_waited_for_no_longer_than_the_setting_says(world: World, other: Session) -> None:
