@@ -17,6 +17,24 @@ settings.register_profile("datacoord", deadline=None, print_blob=True)
 settings.load_profile("datacoord")
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Starts the Java of Spark before any test uses gRPC, if there are tests that need it: to start it is a fork."""
+    if session.config.option.collectonly or not any("spark" in getattr(i, "fixturenames", ()) for i in session.items):
+        return
+    from datacoord.errors import DatacoordError
+    from datanode_client.spark import local_session
+
+    # What Java and its Python workers say belongs to the tests that make them say it.
+    capture = session.config.pluginmanager.getplugin("capturemanager")
+    capture.resume_global_capture()
+    try:
+        local_session(quick_start=True).stop()
+    except DatacoordError as error:
+        print(error)  # the tests will fail, each for itself
+    finally:
+        capture.suspend_global_capture()
+
+
 @pytest.fixture(scope="session")
 def kafka() -> Iterator["KafkaBroker"]:
     """A broker of Kafka, one for all who need it."""
