@@ -158,7 +158,7 @@ class Guard:
                 return response
             except Exception as raised:  # noqa: BLE001 - the one place where everything unexpected ends
                 error = self._explain(raised, call)
-                code = _code(error)
+                code = _code(error).name
             finally:
                 self._leave_unary()
                 in_flight.dec()
@@ -192,7 +192,7 @@ class Guard:
                 code = "OK"
             except Exception as raised:  # noqa: BLE001 - the one place where everything unexpected ends
                 error = self._explain(raised, call)
-                code = _code(error)
+                code = _code(error).name
             finally:
                 self._in_flight -= 1
                 in_flight.dec()
@@ -269,11 +269,8 @@ def _caller(metadata: Iterable[tuple[str, str | bytes]]) -> str:
     return "other"
 
 
-def _code(error: DatacoordError) -> str:
-    return CODES.get(error.reason, grpc.StatusCode.INTERNAL).name
-
-
-_CODES = {code.value[0]: code for code in grpc.StatusCode}
+def _code(error: DatacoordError) -> grpc.StatusCode:
+    return CODES.get(error.reason, grpc.StatusCode.INTERNAL)
 
 
 def _shorten(text: str, encoded_bytes_max: int) -> str:
@@ -291,4 +288,4 @@ _UNENCODED = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 async def _abort(context: Context, error: DatacoordError) -> Message:
     metadata = {key: _shorten(value, METADATA_BYTES_SHOWN) for key, value in error.metadata.items()}
     status = to_status(type(error)(_shorten(error.message, MESSAGE_BYTES_SHOWN), **metadata))
-    return await context.abort(_CODES[status.code], status.message, ((STATUS_DETAILS_KEY, status.SerializeToString()),))
+    return await context.abort(_code(error), status.message, ((STATUS_DETAILS_KEY, status.SerializeToString()),))

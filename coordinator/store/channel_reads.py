@@ -1,6 +1,6 @@
 """The bulk queries that read channels and lanes for a write transaction, in the order of the fields that take their rows."""
 
-from sqlalchemy import BigInteger, and_, literal_column, select
+from sqlalchemy import BigInteger, ColumnElement, FromClause, and_, literal_column, select
 
 from coordinator.store.driver_statement import DriverQuery
 from coordinator.store.tables import DROPPED, channel_state, lanes, partitions, segments, vchannels
@@ -25,8 +25,13 @@ _SEGMENT_COLUMNS = (
     *("timestamp_from", "timestamp_to", "seal_reason", "create_time_ms", "last_write_time_ms", "ranges"),
 )
 
-_HOT_COLUMNS = ("channel_id", "state", "epoch", "owner_id", "flush_timestamp", "checkpoint_timestamp")
+_FENCE_COLUMNS = ("channel_id", "state", "epoch", "owner_id", "flush_timestamp", "checkpoint_timestamp")
 _GROWN_COLUMNS = ("segment_id", "rows", "delete_rows", "size_bytes", "binlogs", "create_time_ms", "ranges")
+
+
+def _of_lane(given: FromClause) -> ColumnElement[bool]:
+    return and_(lanes.c.channel_id == given.c.key_channel_id, lanes.c.partition_id == given.c.key_partition_id)
+
 
 CHANNELS = DriverQuery(
     {"key_channel_id": BigInteger()},
@@ -40,10 +45,10 @@ CHANNELS = DriverQuery(
 )
 """Channels by number, their rows locked in that order."""
 
-HOT = DriverQuery(
+FENCES = DriverQuery(
     {"key_channel_id": BigInteger()},
     lambda given: (
-        select(*(channel_state.c[name] for name in _HOT_COLUMNS))
+        select(*(channel_state.c[name] for name in _FENCE_COLUMNS))
         .join_from(given, channel_state, channel_state.c.channel_id == given.c.key_channel_id)
         .order_by(channel_state.c.channel_id)
         .with_for_update(key_share=True, of=channel_state)
@@ -51,7 +56,7 @@ HOT = DriverQuery(
 )
 """What fences and guards a save, of channels by number, their rows locked in that order."""
 
-HOT_LANES = DriverQuery(
+LANE_GUARDS = DriverQuery(
     {"key_channel_id": BigInteger(), "key_partition_id": BigInteger()},
     lambda given: (
         select(
@@ -61,12 +66,7 @@ HOT_LANES = DriverQuery(
             lanes.c.progress,
             *(segments.c[name] for name in _GROWN_COLUMNS),
         )
-        .join_from(
-            given,
-            lanes,
-            and_(lanes.c.channel_id == given.c.key_channel_id, lanes.c.partition_id == given.c.key_partition_id),
-            isouter=True,
-        )
+        .join_from(given, lanes, _of_lane(given), isouter=True)
         .join(segments, segments.c.segment_id == lanes.c.growing_segment_id, isouter=True)
         .join(
             partitions,
@@ -85,11 +85,7 @@ LANES = DriverQuery(
     {"key_channel_id": BigInteger(), "key_partition_id": BigInteger()},
     lambda given: (
         select(lanes.c.channel_id, lanes.c.partition_id, lanes.c.progress, *(segments.c[n] for n in _SEGMENT_COLUMNS))
-        .join_from(
-            given,
-            lanes,
-            and_(lanes.c.channel_id == given.c.key_channel_id, lanes.c.partition_id == given.c.key_partition_id),
-        )
+        .join_from(given, lanes, _of_lane(given))
         .join(segments, segments.c.segment_id == lanes.c.growing_segment_id, isouter=True)
     ),
 )

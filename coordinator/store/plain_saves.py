@@ -53,7 +53,7 @@ class Part(NamedTuple):
 
 
 class LaneRow(NamedTuple):
-    """A row of `channel_reads.HOT_LANES`: of a lane, and of its growing segment, where there are any.
+    """A row of `channel_reads.LANE_GUARDS`: of a lane, and of its growing segment, where there are any.
 
     Attributes:
         collection_id: the collection that has the partition, if it lives.
@@ -78,7 +78,7 @@ def take(
 ) -> list[dict[int, Taken]]:
     """Registers every part of these calls of which core would register every lane now.
 
-    A guard, not a rule: proven equal to `core` by a differential test.
+    A shortcut, not a rule: proven equal to `core` by a differential test.
 
     Args:
         transaction: nothing of these channels was read in it before.
@@ -97,11 +97,11 @@ def take(
     named = {save.channel_name for saves in calls for save in saves}.union(beside)
     # The order in which every transaction locks channels.
     channel_ids = sorted([known[name].channel_id for name in named if name in known])
-    usual = _usual(transaction, parts, channel_ids)
-    new = sum([1 for _, _, lanes in usual for row in lanes if row.segment_id is None])
+    plain = _plain(transaction, parts, channel_ids)
+    new = sum([1 for _, _, lanes in plain for row in lanes if row.segment_id is None])
     transaction.reserve(ids_wanted=new)
     rows = ChannelRows()
-    for part, channel, lanes in usual:
+    for part, channel, lanes in plain:
         taken[part.call][part.place] = _register(transaction, rows, part, channel, lanes)
     rows.write(transaction)
     return taken
@@ -122,7 +122,7 @@ def _alone(transaction: Transaction, calls: Sequence[Sequence[Save]]) -> list[Pa
     return [part for part in parts.values() if part is not None]
 
 
-def _usual(
+def _plain(
     transaction: Transaction, parts: Sequence[Part], channel_ids: Sequence[int]
 ) -> list[tuple[Part, Row, list[LaneRow]]]:
     """Reads and locks channels, and finds the parts that may be registered as they are.
@@ -138,10 +138,10 @@ def _usual(
     kind, connection = transaction.kind, transaction.connection
     # Two queries: the second one sees what the first has waited for.
     keys = [(channel_id,) for channel_id in channel_ids]
-    channels = {row[0]: row for row in channel_reads.HOT.run(kind, connection, keys)}
+    channels = {row[0]: row for row in channel_reads.FENCES.run(kind, connection, keys)}
     pairs = [(part.channel_id, lane.partition_id) for part in parts for lane in part.save.lanes]
-    lanes = {row[:2]: LaneRow(*row[2:]) for row in channel_reads.HOT_LANES.run(kind, connection, pairs)}
-    usual = []
+    lanes = {row[:2]: LaneRow(*row[2:]) for row in channel_reads.LANE_GUARDS.run(kind, connection, pairs)}
+    plain = []
     for part in parts:
         channel = channels.get(part.channel_id)
         if channel is None:  # of a database that was put in the place of the one that had it
@@ -155,8 +155,8 @@ def _usual(
             )
             and _are_live(part, found)
         ):
-            usual.append((part, channel, found))
-    return usual
+            plain.append((part, channel, found))
+    return plain
 
 
 def _are_live(part: Part, found: Sequence[LaneRow]) -> bool:

@@ -256,3 +256,12 @@ def test_a_job_of_nothing_is_refused(spark: SparkSession, changes: dict[str, Any
             lambda context: None,  # type: ignore[arg-type, return-value]
             **{"collections": ["t"], "coordinator": "127.0.0.1:1"} | changes,
         )
+
+
+def test_a_java_that_starts_quickly_still_logs_as_it_is_told(spark: SparkSession) -> None:
+    """Where its options took the place of those of the log, every command would be buried in the chatter of Spark."""
+    jvm: Any = spark.sparkContext._jvm
+    options = [str(word) for word in jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()]
+
+    assert "-XX:TieredStopAtLevel=1" in options
+    assert any(word.startswith("-Dlog4j2.configurationFile=") for word in options)

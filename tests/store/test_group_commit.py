@@ -1,6 +1,7 @@
 """The queue of writes: order, isolation of neighbours, bounds, deadlines, its end."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -251,6 +252,32 @@ async def test_the_time_to_come_back_grows_with_the_queue_and_shrinks_with_the_p
         return int(refused.value.metadata["retry_delay_ms"])
 
     assert await delay_ms(1000) < await delay_ms(10_000) < await delay_ms(60_000)
+
+
+async def test_the_pace_is_that_of_whole_calls_and_not_of_their_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read and answered between two transactions takes its time too: told by their pace, callers come back too early."""
+    now = 0.0
+    monkeypatch.setattr(group_commit, "time", SimpleNamespace(perf_counter=lambda: now))
+    pace = group_commit._RATE_START_PER_SECOND
+
+    async def transaction(calls: Any) -> list[Any]:
+        nonlocal now
+        now += 1.0
+        return [call.name for call in calls]
+
+    def reading_and_answering(_items: int, seconds: float) -> None:
+        nonlocal now
+        assert seconds == 1.0
+        now += 9.0
+
+    queue = GroupCommit(transaction, StoreSettings(storage_root="", group_items_max=int(pace)), StoreStatistics())
+    queue.listeners.append(reading_and_answering)
+    await asyncio.gather(*(queue.submit(Call(name, items=int(pace)), None) for name in ("first", "second")))
+    await queue.close()
+
+    # The first one went as fast as was believed, the second one at a tenth of it.
+    believed = group_commit._RATE_WEIGHT
+    assert queue._items_per_second == pytest.approx((1 - believed) * pace + believed * pace / 10)
 
 
 async def test_those_who_are_refused_come_back_one_after_the_other() -> None:
