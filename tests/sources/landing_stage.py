@@ -83,10 +83,15 @@ class LandingStage:
                 stderr=log,
             )
 
-    async def kill_datanode_at(self, point: str) -> None:
-        """The datanode dies when it comes to a failpoint, and is started again; the new one has taken over when this returns."""
+    async def kill_datanode_at(self, point: str, occasion: Callable[[], object]) -> None:
+        """The datanode dies when it comes to a failpoint, and is started again; the new one has taken over when this returns.
+
+        Args:
+            point: the failpoint.
+            occasion: what makes it come there. It must not have been done before: the datanode could be past the point.
+        """
         assert self._process is not None
-        await self._die_at("datanode", point, self._process)
+        await self._die_at("datanode", point, self._process, occasion)
         dead = {channel.node_id for channel in await asyncio.to_thread(self.channels)}
         await self.start_datanode()
         # Until then the coordinator still shows what the dead one has said last.
@@ -96,10 +101,10 @@ class LandingStage:
             )
         )
 
-    async def kill_coordinator_at(self, point: str) -> None:
-        """The coordinator dies when it comes to a failpoint, and is started again where it was."""
+    async def kill_coordinator_at(self, point: str, occasion: Callable[[], object]) -> None:
+        """The coordinator dies when an occasion brings it to a failpoint, and is started again where it was."""
         assert self.coordinator._process is not None
-        await self._die_at("coordinator", point, self.coordinator._process)
+        await self._die_at("coordinator", point, self.coordinator._process, occasion)
         await self._start_coordinator()
 
     async def stop_datanode(self) -> None:
@@ -163,8 +168,11 @@ class LandingStage:
         finally:
             del os.environ[ENVIRONMENT_VARIABLE]
 
-    async def _die_at(self, who: str, point: str, process: asyncio.subprocess.Process) -> None:
+    async def _die_at(
+        self, who: str, point: str, process: asyncio.subprocess.Process, occasion: Callable[[], object]
+    ) -> None:
         kill = self.failpoints[who] / f"{point}.kill"
         kill.touch()
+        await asyncio.to_thread(occasion)
         assert await asyncio.wait_for(process.wait(), STEP_SECONDS) == -signal.SIGKILL
         kill.unlink()

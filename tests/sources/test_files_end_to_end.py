@@ -120,9 +120,8 @@ async def test_directories_land_exactly_once_whatever_is_killed(
 ) -> None:
     """Objects written and not registered, a commit made and not answered, a disk and a bucket that go away: no row is lost."""
     source = Input(tmp_path / "lines", server)
-    source.write(3)
     await stage.start_datanode()
-    await stage.kill_datanode_at("datanode.objects_written")
+    await stage.kill_datanode_at("datanode.objects_written", lambda: source.write(3))
     await stage.until_registered({"lines": 1, "parts": 1})
 
     faults = stage.log().count("source_failed")
@@ -132,10 +131,8 @@ async def test_directories_land_exactly_once_whatever_is_killed(
     server.heal()
     (tmp_path / "away").rename(source.lines)
 
-    source.write(2)
-    await stage.kill_coordinator_at("coordinator.after_commit")
-    source.write(1)
-    await stage.kill_datanode_at("datanode.objects_written")
+    await stage.kill_coordinator_at("coordinator.after_commit", lambda: source.write(2))
+    await stage.kill_datanode_at("datanode.objects_written", lambda: source.write(1))
     await stage.until(
         lambda channels: all(each.report.timestamp >= source.ends()[each.collection_name] for each in channels)
     )

@@ -72,9 +72,8 @@ async def stage(tmp_path: Path, kafka: KafkaBroker) -> AsyncIterator[LandingStag
 async def test_a_topic_lands_exactly_once_whatever_is_killed(stage: LandingStage, kafka: KafkaBroker) -> None:
     """Objects written and not registered, a commit made and not answered, the broker gone: no message twice, none lost."""
     source = Input(kafka)
-    await asyncio.to_thread(source.write, 8)
     await stage.start_datanode()
-    await stage.kill_datanode_at("datanode.objects_written")
+    await stage.kill_datanode_at("datanode.objects_written", lambda: source.write(8))
     await stage.until_registered({"t": 1})
 
     faults = stage.log().count("source_failed")
@@ -82,10 +81,8 @@ async def test_a_topic_lands_exactly_once_whatever_is_killed(stage: LandingStage
     await stage.until_said("source_failed", faults + PARTITIONS)
     await asyncio.to_thread(kafka.start)
 
-    await asyncio.to_thread(source.write, 6)
-    await stage.kill_coordinator_at("coordinator.after_commit")
-    await asyncio.to_thread(source.write, 4)
-    await stage.kill_datanode_at("datanode.objects_written")
+    await stage.kill_coordinator_at("coordinator.after_commit", lambda: source.write(6))
+    await stage.kill_datanode_at("datanode.objects_written", lambda: source.write(4))
     # 18 transactions of 100 messages and a marker each; the last was aborted, and its end is passed, too.
     await stage.until(lambda channels: all(each.report.timestamp == 18 * 101 for each in channels))
     await stage.stop_datanode()
