@@ -20,25 +20,27 @@ def frame(kind: int, payload: bytes = b"", flags: int = 0) -> bytes:
 
 def read_frame(connection: socket.socket) -> tuple[int, bytes]:
     """The next frame: its kind and its payload."""
-    head = b""
-    while len(head) < 9:
-        more = connection.recv(9 - len(head))
+    head = read_exactly(connection, 9)
+    return head[3], read_exactly(connection, int.from_bytes(head[:3], "big"))
+
+
+def read_exactly(connection: socket.socket, size: int) -> bytes:
+    """So many bytes."""
+    read = b""
+    while len(read) < size:
+        more = connection.recv(size - len(read))
         assert more, "the connection was closed without a word"
-        head += more
-    size = int.from_bytes(head[:3], "big")
-    payload = b""
-    while len(payload) < size:
-        payload += connection.recv(size - len(payload))
-    return head[3], payload
+        read += more
+    return read
 
 
 def test_who_pings_without_pause_is_sent_away(coordinator: CoordinatorThread) -> None:
     """A flood of pings costs the sender nothing and the server a write each."""
     host, port = coordinator.address.split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
-        connection.sendall(_PREFACE + frame(_SETTINGS))
-        for number in range(20):
-            connection.sendall(frame(_PING, struct.pack(">Q", number)))
+        pings = b"".join(frame(_PING, struct.pack(">Q", number)) for number in range(20))
+        # At once: what comes after the server has hung up breaks the connection, and takes with it what the server has said.
+        connection.sendall(_PREFACE + frame(_SETTINGS) + pings)
         kind, payload = read_frame(connection)
         while kind != _GOAWAY:
             kind, payload = read_frame(connection)
