@@ -16,8 +16,8 @@ from datacoord.reading import to_arrow
 
 @pytest.fixture
 def coordinator(tmp_path: Path) -> Iterator[CoordinatorThread]:
-    """A coordinator that assigns at once."""
-    with running(tmp_path / "data", assignment_job_interval_seconds=0.2, watch_poll_seconds=0.1) as thread:
+    """A coordinator that assigns at once, and ends no lease within a test: what has no owner was handed back."""
+    with running(tmp_path / "data", datanode_lease_seconds=600.0) as thread:
         yield thread
 
 

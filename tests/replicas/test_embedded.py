@@ -15,7 +15,8 @@ from datacoord.v1 import common_pb2, data_coord_pb2
 SETTINGS = {
     "DATACOORD_JOB_LEASE_SECONDS": "3600",
     "DATACOORD_HEARTBEAT_INTERVAL_SECONDS": "0.2",
-    "DATACOORD_DATANODE_LEASE_SECONDS": "1",
+    # A busy machine does not lose it, and the test waits for its end.
+    "DATACOORD_DATANODE_LEASE_SECONDS": "5",
     "DATACOORD_LEASE_JOB_INTERVAL_SECONDS": "0.1",
     "DATACOORD_ASSIGNMENT_JOB_INTERVAL_SECONDS": "0.1",
 }

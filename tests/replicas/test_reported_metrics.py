@@ -19,7 +19,8 @@ from datacoord.v1 import common_pb2, data_coord_pb2, data_coord_pb2_grpc
 
 COUNTER = "datacoord_datanode_consumed_rows_total"
 SETTINGS = {
-    "DATACOORD_JOB_LEASE_SECONDS": "1",
+    # The job changes its holder when that stands still, and not because the machine is busy for a moment.
+    "DATACOORD_JOB_LEASE_SECONDS": "5",
     "DATACOORD_ASSIGNMENT_JOB_INTERVAL_SECONDS": "0.2",
     "DATACOORD_LEASE_JOB_INTERVAL_SECONDS": "0.2",
     "DATACOORD_DATANODE_LEASE_SECONDS": "60",

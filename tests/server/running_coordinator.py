@@ -30,13 +30,13 @@ QUICK: dict[str, Any] = {
     "grpc_port": 0,
     "web_port": 0,
     "heartbeat_interval_seconds": 0.2,
-    "datanode_lease_seconds": 1.0,
+    "datanode_lease_seconds": 10.0,
     "lease_job_interval_seconds": 0.1,
     "assignment_job_interval_seconds": 0.2,
     "watch_poll_seconds": 0.1,
     "shutdown_grace_seconds": 5.0,
 }
-"""Ports of the system's choice, and intervals for which nobody has to wait."""
+"""Ports of the system's choice, and intervals for which nobody has to wait; a lease that no busy machine loses."""
 
 
 class CoordinatorThread:

@@ -1,6 +1,8 @@
 """Sessions of datanodes through a real server: leases, assignment, hand-over, and what is shown of them."""
 
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -10,8 +12,15 @@ from support.waiting import eventually, joined
 from datacoord.client import CoordinatorClient, error_of
 from datacoord.errors import SessionNotFoundError
 from datacoord.v1 import common_pb2, data_coord_pb2
-from server.running_coordinator import definition
+from server.running_coordinator import CoordinatorThread, definition, running
 from server.wire import Wire
+
+
+@pytest.fixture
+def short_leases(tmp_path: Path) -> Iterator[CoordinatorThread]:
+    """A coordinator whose leases end while a test waits for it, and not while the machine is busy for a moment."""
+    with running(tmp_path / "short", datanode_lease_seconds=5.0) as thread:
+        yield thread
 
 
 def managed(name: str = "files", channel_count: int = 2) -> Any:
@@ -61,12 +70,14 @@ class Node:
         joined(self._thread)
 
 
-def test_a_datanode_gets_its_channels_and_loses_them_with_its_lease(wire: Wire, client: CoordinatorClient) -> None:
+def test_a_datanode_gets_its_channels_and_loses_them_with_its_lease(short_leases: CoordinatorThread) -> None:
     """The life of a datanode: registered, watching, assigned, silent, replaced."""
-    client.create_collection(managed())
+    wire = Wire(short_leases.address)
+    with CoordinatorClient(short_leases.address, timeout_seconds=10) as client:
+        client.create_collection(managed())
     node = Node(wire)
     assert node.registered.heartbeat_interval_ms == 200
-    assert node.registered.lease_ms == 1000
+    assert node.registered.lease_ms == 5000
     eventually(lambda: len(node.held()) == 2)
     before = node.held()
     # It says nothing from now on: the session ends, the stream says so, and a new one gets the channels at new epochs.
@@ -79,6 +90,7 @@ def test_a_datanode_gets_its_channels_and_loses_them_with_its_lease(wire: Wire, 
     assert all(successor.held()[name] > epoch for name, epoch in before.items())
     successor.close()
     node.close()
+    wire.channel.close()
 
 
 def test_a_second_datanode_gets_its_share_by_hand_over(wire: Wire, client: CoordinatorClient) -> None:
