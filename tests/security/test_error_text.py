@@ -13,6 +13,8 @@ from coordinator.store.dialects import database_kind
 from coordinator.store.engine import sort_error
 from datacoord.client import CoordinatorClient
 from datacoord.errors import StoreUnavailableError
+from datacoord.v1 import collection_pb2
+from security.raw import METHODS, RawChannel
 
 __all__ = ["client", "coordinator"]
 
@@ -41,12 +43,11 @@ def test_a_broken_database_tells_callers_nothing_of_its_tables(
     with sqlite3.connect(tmp_path / "data" / "datacoord.db", isolation_level=None) as database:
         database.execute("PRAGMA foreign_keys = OFF")
         database.execute("ALTER TABLE partitions RENAME TO hidden_place")
-    with (
-        CoordinatorClient(coordinator.address, timeout_seconds=0.5) as other,
-        pytest.raises(StoreUnavailableError) as caught,
-    ):
-        other.describe_collection("files")
-    shown = caught.value.message + str(caught.value.metadata)
+    request = collection_pb2.DescribeCollectionRequest(collection_name="files").SerializeToString()
+    with RawChannel(coordinator.address) as channel:
+        told = channel.call(METHODS["CollectionService.DescribeCollection"], request).error
+    assert isinstance(told, StoreUnavailableError)
+    shown = told.message + str(told.metadata)
     for part in ("partitions", "SELECT", "Traceback", str(tmp_path), "sqlalche", "no such table"):
         assert part not in shown
     assert "no such table" in capsys.readouterr().out, "whoever runs the coordinator does learn it"

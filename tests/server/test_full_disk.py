@@ -11,8 +11,9 @@ from sqlalchemy.engine import Engine
 
 from datacoord.client import CoordinatorClient
 from datacoord.errors import DatacoordError
-from datacoord.v1 import common_pb2
+from datacoord.v1 import common_pb2, data_coord_pb2
 from server.running_coordinator import CoordinatorProcess, claim, definition, running, save_part
+from server.wire import Wire
 
 APPLIED = common_pb2.OUTCOME_APPLIED
 ALREADY_APPLIED = common_pb2.OUTCOME_ALREADY_APPLIED
@@ -30,8 +31,7 @@ def test_a_full_disk_refuses_writes_and_loses_nothing(tmp_path: Path) -> None:
         # The kernel refuses every byte beyond this size of any file, as a full disk does; the limit can be lifted again.
         sizes = [path.stat().st_size for path in (tmp_path / "data").iterdir()]
         resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (max(sizes), resource.RLIM_INFINITY))
-        with CoordinatorClient(process.address, timeout_seconds=1) as impatient:
-            landed, failure = land_until_refused(impatient, info)
+        landed, failure = land_until_refused(process.address, info)
         assert failure in {"STORE_UNAVAILABLE", "COMMIT_OUTCOME_UNKNOWN"}
         (listed, _) = client.list_binlogs("files")
         assert listed.checkpoint.timestamp >= landed
@@ -69,8 +69,7 @@ def test_sqlite_full_is_a_typed_refusal(tmp_path: Path) -> None:
             info = claim(client)[0]
             client.save_binlog_paths([save_part(info, 0, 1, 1)])
             thread.run(limit_pages(1))  # SQLite takes it as: not one page more than there are
-            with CoordinatorClient(thread.address, timeout_seconds=2) as impatient:
-                landed, failure = land_until_refused(impatient, info)
+            landed, failure = land_until_refused(thread.address, info)
             assert failure == "STORE_UNAVAILABLE"
             assert next(client.list_binlogs("files")).checkpoint.timestamp == landed
             thread.run(limit_pages(1_000_000))
@@ -80,11 +79,16 @@ def test_sqlite_full_is_a_typed_refusal(tmp_path: Path) -> None:
         event.remove(Engine, "connect", remember)
 
 
-def land_until_refused(client: CoordinatorClient, info: Any) -> tuple[int, str]:
-    """Saves range after range until one is refused; the last that was acknowledged, and the reason."""
-    for step in range(1, 100_000):
-        try:
-            client.save_binlog_paths([save_part(info, step, step + 1, step + 1)])
-        except DatacoordError as error:
-            return step, error.reason.value
+def land_until_refused(address: str, info: Any) -> tuple[int, str]:
+    """Saves range after range, each once, until one is refused; the last that was acknowledged, and the reason."""
+    wire = Wire(address)
+    try:
+        for step in range(1, 100_000):
+            part = save_part(info, step, step + 1, step + 1)
+            try:
+                wire.call(wire.data_coord.SaveBinlogPaths, data_coord_pb2.SaveBinlogPathsRequest(channels=[part]))
+            except DatacoordError as error:
+                return step, error.reason.value
+    finally:
+        wire.channel.close()
     raise AssertionError("the disk never became full")
