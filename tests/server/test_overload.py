@@ -9,6 +9,7 @@ import grpc
 import pytest
 from support.waiting import eventually
 
+from coordinator.core.jobs import Job
 from datacoord.client import CoordinatorClient, error_of
 from datacoord.errors import OverloadedError
 from datacoord.failpoints import ENVIRONMENT_VARIABLE
@@ -29,8 +30,8 @@ class HeldCommit:
         self.thread = thread
         self.client = CoordinatorClient(thread.address, timeout_seconds=20)
         self.client.create_collection(definition(channel_count=6))
-        # One round at the start and one for the new channels; then the assignment job rests as well.
-        eventually(lambda: self._rounds() >= 2 and self.queued() == 0)
+        # Each has a round at the start, and assignment one for the new channels; then all of them rest.
+        eventually(lambda: all(self._rounds(job) for job in Job) and self._rounds(Job.ASSIGNMENT) >= 2)
         self.infos = claim(self.client)
         self._channel = grpc.insecure_channel(thread.address, options=client_options())
         self._stub = data_coord_pb2_grpc.DataCoordServiceStub(self._channel)  # type: ignore[no-untyped-call]
@@ -80,10 +81,15 @@ class HeldCommit:
         """All calls that wait for a transaction."""
         return self.thread.coordinator._store.statistics.queued_calls
 
-    def _rounds(self) -> float:
-        value = self.thread.coordinator._metrics.registry.get_sample_value
-        results = [{"job": "assignment", "result": result} for result in ("ok", "failed")]
-        return sum(value("datacoord_job_runs_total", labels) or 0 for labels in results)
+    def saving(self) -> float:
+        """Saves that somebody waits for."""
+        return self._value("datacoord_rpc_in_flight", method="SaveBinlogPaths")
+
+    def _rounds(self, job: Job) -> float:
+        return sum(self._value("datacoord_job_runs_total", job=job, result=result) for result in ("ok", "failed"))
+
+    def _value(self, name: str, **labels: str) -> float:
+        return self.thread.coordinator._metrics.registry.get_sample_value(name, labels) or 0.0
 
     def close(self) -> None:
         """Ends everything."""
@@ -137,6 +143,8 @@ def test_a_call_that_nobody_waits_for_any_more_is_not_written(held: HeldCommit) 
     with pytest.raises(grpc.RpcError) as caught:
         impatient.result(20)
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    # The coordinator hears of it a moment later.
+    eventually(lambda: held.saving() == 1)
     held.let_go()
     assert committing.result(20) == APPLIED
     assert held.save(2).result(20) == APPLIED
