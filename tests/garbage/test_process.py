@@ -61,8 +61,9 @@ async def test_a_coordinator_killed_in_the_middle_of_a_round_loses_nothing_and_l
     await landing.until_consumed(MESSAGES // 4)
     root = _root(landing)
     for number, point in enumerate(POINTS):
-        planted = _plant(root, 5, 1 + 100 * number)
+        # First: a round that came before could delete them all, and nothing would be left to be held at.
         (tmp_path / "points" / f"{point}.hold").touch()
+        planted = _plant(root, 5, 1 + 100 * number)
         await eventually_in_thread(lambda: list((tmp_path / "points").glob("*.held.*")))
         assert planted & _files(root), "it was held before its last deletion"
         (tmp_path / "points" / f"{point}.kill").touch()
