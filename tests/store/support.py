@@ -97,7 +97,7 @@ def settings(**changes: Any) -> StoreSettings:
         "job_holder": "this",
         # Tests let much time pass between two rounds; one that stood still has its own.
         "job_lease_ms": 1_000_000,
-        "busy_timeout_ms": 300,
+        "busy_timeout_ms": 20_000,
     }
     return StoreSettings(**{**values, **changes})
 

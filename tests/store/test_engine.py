@@ -115,7 +115,7 @@ async def test_everything_that_durability_needs_is_set(world: World) -> None:
     postgresql: list[tuple[str, object]] = [
         ("SHOW synchronous_commit", "on"),
         ("SHOW transaction_isolation", "read committed"),
-        ("SHOW lock_timeout", "300ms"),
+        ("SHOW lock_timeout", "20s"),
         ("SHOW statement_timeout", "1min"),
         ("SHOW idle_in_transaction_session_timeout", "10s"),
         ("SHOW application_name", "datacoord-writer"),
@@ -162,6 +162,8 @@ async def test_a_lock_of_another_process_blocks_neither_the_loop_nor_reads(sqlit
 async def test_a_lock_that_is_not_given_back_is_an_error_that_says_so(sqlite_world: World) -> None:
     """Waiting for ever would look like a hang. Again SQLite's lock of the whole file."""
     world = sqlite_world
+    await world.store.close()
+    await world.open(busy_timeout_ms=100)
     channel = world.channels[0]
     epoch = await world.epoch(channel)
     lock = Lock(world)

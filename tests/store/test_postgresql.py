@@ -94,8 +94,6 @@ async def test_a_zombie_that_waits_for_a_claim_in_progress_is_fenced_by_it(
     world: World, other: Session, how: str
 ) -> None:
     """Joined without a lock the fence reads a snapshot: the zombie's write goes through behind the claimant's back."""
-    await world.store.close()
-    await world.open(busy_timeout_ms=20_000)
     channel = world.channels[0]
     epoch = await world.epoch(channel)
     await world.move(channel, 1, epoch=epoch)  # so that the next one may take the fast path
@@ -115,8 +113,6 @@ async def test_a_zombie_that_waits_for_a_claim_in_progress_is_fenced_by_it(
 
 async def test_a_save_that_waited_for_another_one_sees_what_that_one_registered(world: World, other: Session) -> None:
     """Read before it waits, the progress of the lane would still be the old one, and the rows would be registered twice."""
-    await world.store.close()
-    await world.open(busy_timeout_ms=20_000)
     channel = world.channels[0]
     epoch = await world.epoch(channel)
     await world.move(channel, 1, epoch=epoch)  # so that the save may go the usual way
@@ -169,6 +165,8 @@ def nodes_of(plan: dict[str, Any]) -> list[dict[str, Any]]:
 
 async def test_a_lock_that_is_kept_is_waited_for_no_longer_than_the_setting_says(world: World, other: Session) -> None:
     """Somebody's open transaction in a shell must not hang every caller."""
+    await world.store.close()
+    await world.open(busy_timeout_ms=100)
     channel = world.channels[0]
     epoch = await world.epoch(channel)
     other.lock(channel)
@@ -186,7 +184,7 @@ async def test_the_rest_of_a_deadline_bounds_the_statement(world: World, other: 
     channel = world.channels[0]
     part = save(channel, await world.epoch(channel), lane(world.default, 0, 5))
     other.lock(channel)
-    deadline = asyncio.get_running_loop().time() + 0.3
+    deadline = asyncio.get_running_loop().time() + 2.0
     with pytest.raises(StoreUnavailableError, match="57014"):
         await world.store.save_binlog_paths([part], caller=CALLER, deadline=deadline)
     other.connection.rollback()
@@ -201,7 +199,7 @@ async def test_a_writer_that_stands_still_loses_its_locks(world: World) -> None:
     database = world.store._database
     with database._writer.connect() as connection:
         # The setting is ten seconds (test_engine): nobody waits that long for a test.
-        connection.execute(text("SET idle_in_transaction_session_timeout = '200ms'"))
+        connection.execute(text("SET idle_in_transaction_session_timeout = '2s'"))
         database.kind.begin(connection, None)
         connection.execute(select(epochs).with_for_update())
         with psycopg.connect(world.url.replace("+psycopg", "")) as waiting:
@@ -215,7 +213,9 @@ async def test_a_writer_that_stands_still_loses_its_locks(world: World) -> None:
 async def test_two_replicas_that_wait_for_each_other_both_get_through(world: World, other: Session) -> None:
     """A deadlock is certainly not committed: whichever is chosen, it is tried again and nobody hears of it."""
     await world.store.close()
-    await world.open(busy_timeout_ms=20_000)
+    # A session looks for a deadlock once, so long after it began to wait: not before there is one.
+    world.url += "?options=-c%20deadlock_timeout%3D2s"
+    await world.open()
     first, second = world.channels
     epochs_ = [await world.epoch(channel) for channel in (first, second)]
     parts = [save(c, e, lane(world.default, 0, 5)) for c, e in zip((first, second), epochs_, strict=True)]
