@@ -280,8 +280,10 @@ async def test_the_pace_is_that_of_whole_calls_and_not_of_their_transactions(mon
     assert queue._items_per_second == pytest.approx((1 - believed) * pace + believed * pace / 10)
 
 
-async def test_those_who_are_refused_come_back_one_after_the_other() -> None:
+async def test_those_who_are_refused_come_back_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """All sent back at one moment would find the queue full again: most of the work would then be refusing."""
+    now = asyncio.get_running_loop().time()
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
     queue = Queue(queue_items_max=1000)
     first = await queue.hold()
     waiting = queue.submit(Call("x", items=1000))
