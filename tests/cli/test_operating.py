@@ -145,9 +145,9 @@ def test_health_asks_the_coordinator_and_nobody_in_between(said: bytes, monkeypa
         threading.Thread(target=proxy.serve_forever, daemon=True).start()
         address = f"127.0.0.1:{proxy.server_address[1]}"
         monkeypatch.setenv("http_proxy", f"http://{address}")
-        gone = CliRunner().invoke(main, ["health", "--web-address", "127.0.0.1:9", "--timeout", "1"])
+        gone = CliRunner().invoke(main, ["health", "--web-address", "127.0.0.1:9", "--timeout", "20"])
         assert (gone.exit_code, "does not answer" in gone.stderr) == (1, True)
-        asked = CliRunner().invoke(main, ["health", "--web-address", address, "--timeout", "1"])
+        asked = CliRunner().invoke(main, ["health", "--web-address", address, "--timeout", "20"])
         proxy.shutdown()
     assert asked.exit_code == (0 if said.startswith(b"HTTP") else 1)
     assert asked.exception is None or isinstance(asked.exception, SystemExit), "a traceback is no sentence"

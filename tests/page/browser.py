@@ -181,7 +181,7 @@ async def _debugger(process: "subprocess.Popen[bytes]", log: Path) -> str:
     while True:
         said = await asyncio.to_thread(log.read_text, errors="replace")
         assert process.poll() is None, said
-        found = re.search(r"DevTools listening on (ws://\S+)", said)
+        found = re.search(r"DevTools listening on (ws://\S+)\n", said)
         if found:
             return found.group(1)
         await asyncio.sleep(0.05)

@@ -48,7 +48,7 @@ def test_a_server_goes_with_the_process_that_started_it_however_that_dies(prefix
     )
     assert owner.stdout is not None
     port, directory = owner.stdout.readline().split()
-    connect = f"host=127.0.0.1 port={port} user=datacoord dbname=postgres connect_timeout=2"
+    connect = f"host=127.0.0.1 port={port} user=datacoord dbname=postgres connect_timeout=20"
     psycopg.connect(connect).close()
     owner.kill()
     owner.communicate()

@@ -15,7 +15,7 @@ from datanode_process.landing import MESSAGES, Landing, finished
 
 __all__ = ["landing"]
 
-RESTORE_SECONDS_MAX = 30
+RESTORE_SECONDS_MAX = 60
 
 
 async def command(data: Path, name: str) -> tuple[int, list[dict[str, Any]], str]:

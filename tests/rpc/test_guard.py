@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
+from support.waiting import eventually_in_thread
 
 from coordinator.rpc.gate import Gate
 from coordinator.rpc.guard import Call, Guard
@@ -178,13 +179,13 @@ async def test_callers_are_a_bounded_set() -> None:
 
 async def test_a_call_without_a_deadline_gets_one() -> None:
     """A call that waits forever keeps its memory forever."""
-    async with serving(Rig(deadline_seconds_max=5.0)) as rig:
+    async with serving(Rig(deadline_seconds_max=50.0)) as rig:
         loop = asyncio.get_running_loop()
-        for timeout in (None, 1000.0, 2.0):
+        for timeout in (None, 1000.0, 20.0):
             await rig.call(timeout=timeout)
         remaining = [call.deadline - loop.time() for call in rig.servicer.calls]
-        assert all(0 < seconds <= 5.0 for seconds in remaining)
-        assert remaining[2] <= 2.5
+        assert all(0 < seconds <= 50.0 for seconds in remaining)
+        assert remaining[2] <= 20.5
 
 
 @pytest.mark.parametrize(
@@ -241,13 +242,10 @@ async def test_a_cancelled_call_is_counted_and_forgotten() -> None:
     """A client that goes away must not leave a call that counts against the limit forever."""
     async with serving(Rig(calls_max=1)) as rig:
         rig.servicer.proceed.clear()
-        with pytest.raises(grpc.aio.AioRpcError):
-            await rig.call(timeout=0.2)
-        for _ in range(200):
-            if rig.counted("CANCELLED"):
-                break
-            await asyncio.sleep(0.01)
-        assert rig.counted("CANCELLED") == 1
+        leaving = asyncio.ensure_future(rig.call())
+        await rig.servicer.arrived.get()
+        leaving.cancel()
+        await eventually_in_thread(lambda: rig.counted("CANCELLED") == 1)
         rig.servicer.proceed.set()
         await rig.call()
 

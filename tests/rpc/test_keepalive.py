@@ -19,7 +19,7 @@ from datacoord.v1 import admin_pb2, admin_pb2_grpc, collection_pb2_grpc, data_co
 
 PERIOD_MS = 1_000
 """gRPC pings no more often."""
-TIMEOUT_MS = 3_000
+TIMEOUT_MS = 6_000
 """Shorter than agreed, and long enough for a busy machine."""
 PINGS = 3 + transport.KEEPALIVE_STRIKES_MAX
 """The first is never a strike; the one after the last strike ends the connection."""
