@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 from google.rpc import status_pb2
+from support.waiting import WAIT_SECONDS_MAX
 
 from datacoord.errors import (
     ChannelNotFoundError,
@@ -126,7 +127,7 @@ class ContractServer(data_coord_pb2_grpc.DataCoordServiceServicer, admin_pb2_grp
         if server is not None:
             await server.stop(None)
 
-    async def until(self, condition: Any, seconds: float = 10.0) -> None:
+    async def until(self, condition: Any, seconds: float = WAIT_SECONDS_MAX) -> None:
         """Waits until a condition over the state holds; it is looked at after every call."""
         async with asyncio.timeout(seconds), self._changed:
             await self._changed.wait_for(condition)

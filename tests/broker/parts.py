@@ -8,8 +8,8 @@ from datanode_client.client_config import BrokerConfig, RetryConfig, SaveBatchCo
 def quick_config(target: str, **changes: object) -> BrokerConfig:
     """A broker that repeats within milliseconds, so that tests of an outage take no longer than it."""
     settings: dict[str, object] = {
-        "call_timeout_seconds": 5.0,
-        "heartbeat_timeout_seconds": 2.0,
+        "call_timeout_seconds": 20.0,
+        "heartbeat_timeout_seconds": 20.0,
         "retry": RetryConfig(0.002, 0.02),
         "save_batch": SaveBatchConfig(linger_seconds=0.0),
     }

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from support.waiting import WAIT_SECONDS_MAX
 
 from broker.contract_server import ContractServer, Fault
 from broker.parts import part, quick_config
@@ -74,10 +75,10 @@ async def test_a_call_that_hangs_is_given_up_at_its_deadline_and_repeated(server
     never = asyncio.Event()
     server.fail("SaveBinlogPaths", Fault(hang=never))
 
-    result = await broker.save_binlog_paths(part("c000", 0, 5))
+    await broker.save_binlog_paths(part("c000", 0, 5))
 
-    assert result.outcome == common_pb2.OUTCOME_APPLIED
-    assert len(server.calls["SaveBinlogPaths"]) == 2
+    assert server.channels["c000"].objects == ["c000/0-5/0"]
+    assert len(server.calls["SaveBinlogPaths"]) >= 2  # more, where the machine is slower than the deadline
     never.set()
     await broker.close()
 
@@ -181,7 +182,7 @@ async def test_a_coordinator_that_was_away_finds_every_part_sent_again(server: C
     await server.vanish()
     server.faults.clear()
     await server.listen()
-    results = await asyncio.wait_for(asyncio.gather(*waiting), 10)
+    results = await asyncio.wait_for(asyncio.gather(*waiting), WAIT_SECONDS_MAX)
 
     assert {result.channel_name for result in results} == set(CHANNELS[1:])
     assert all(len(server.channels[name].objects) == 1 for name in CHANNELS)
@@ -211,7 +212,7 @@ async def test_closing_the_broker_tells_everybody_who_waits(server: ContractServ
     await server.until(lambda: bool(server.calls["SaveBinlogPaths"]))
 
     await broker.close()
-    outcomes = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 5)
+    outcomes = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), WAIT_SECONDS_MAX)
 
     assert all(isinstance(outcome, CoordinatorUnreachableError) for outcome in outcomes)
 
@@ -305,7 +306,7 @@ async def test_a_watch_stream_is_renewed_after_its_time(server: ContractServer) 
         revisions = [(await anext(states)).revision for _ in range(3)]
 
     assert revisions == [0, 0, 0]
-    assert len(server.calls["WatchDmChannels"]) == 3
+    assert len(server.calls["WatchDmChannels"]) >= 3  # more, where the machine is slower than the stream is long
     await broker.close()
 
 

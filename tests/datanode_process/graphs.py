@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Set
 from typing import Any
 
+from support.waiting import WAIT_SECONDS_MAX
+
 from datacoord.errors import DatacoordError
 from datacoord.positions import Position
 from datacoord.v1 import data_coord_pb2
@@ -39,8 +41,7 @@ class Graph:
         self._log.changed()
 
     async def drain(self) -> Position:
-        if self._log.drain_hangs:
-            await asyncio.Event().wait()
+        await self._log.may_drain.wait()
         if self._log.drain_error is not None:
             raise self._log.drain_error
         return Position(self.consumed)
@@ -64,7 +65,8 @@ class GraphLog:
 
     def __init__(self) -> None:
         self.graphs: list[Graph] = []
-        self.drain_hangs = False
+        self.may_drain = asyncio.Event()
+        self.may_drain.set()
         self.drain_error: DatacoordError | None = None
         self.make_error: Exception | None = None
         self._wakes: list[asyncio.Event] = []
@@ -93,7 +95,7 @@ class GraphLog:
         for wake in self._wakes:
             wake.set()
 
-    async def until(self, condition: Callable[[], Any], seconds: float = 10.0) -> None:
+    async def until(self, condition: Callable[[], Any], seconds: float = WAIT_SECONDS_MAX) -> None:
         """Waits until a condition holds; it is looked at whenever a graph changes."""
         wake = asyncio.Event()
         self._wakes.append(wake)

@@ -14,9 +14,9 @@ from datanode_process.graphs import GraphLog
 
 CHANNELS = [f"c{index:03}" for index in range(16)]
 QUICK = SessionConfig(
-    drain_timeout_seconds=5.0,
-    stop_timeout_seconds=5.0,
-    farewell_seconds=1.0,
+    drain_timeout_seconds=20.0,
+    stop_timeout_seconds=20.0,
+    farewell_seconds=20.0,
     restart=RetryConfig(0.005, 0.05),
     restart_reset_seconds=60.0,
 )

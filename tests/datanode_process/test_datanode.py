@@ -8,6 +8,7 @@ from typing import Any, cast
 import grpc
 import pytest
 from broker.contract_server import ContractServer, Fault
+from support.waiting import WAIT_SECONDS_MAX
 
 from datacoord.errors import DatacoordError, InternalError, InvalidFieldError, ObjectStoreError, SourceInvalidError
 from datacoord.v1 import data_coord_pb2
@@ -276,7 +277,7 @@ async def test_a_process_that_somebody_starts_again_ends_with_its_session(server
     await first.session()
     second = Running(server, register_again=False)
 
-    assert await asyncio.wait_for(first.ended, 10) is SessionEnd.LOST
+    assert await asyncio.wait_for(first.ended, WAIT_SECONDS_MAX) is SessionEnd.LOST
     node_id = await second.session(2)
     server.assign(node_id, "c000")
     await second.log.until(lambda: len(second.log.running()) == 1)
