@@ -57,7 +57,7 @@ async def living() -> AsyncIterator[LivingCluster]:
 @pytest.fixture
 async def client(living: LivingCluster) -> AsyncIterator[TiKVClient]:
     """A client of it."""
-    settings = TiKVSettings(tuple(living.server.pd_addresses), call_timeout_seconds=0.5, backlog_bytes_max=2000)
+    settings = TiKVSettings(tuple(living.server.pd_addresses), call_timeout_seconds=20.0, backlog_bytes_max=2000)
     made = TiKVClient(settings, clock=living.clock)
     yield made
     await made.close()
@@ -207,7 +207,7 @@ async def test_a_slow_consumer_stops_the_stream_and_not_the_memory(
     for number in range(40):
         write(living, b"b", b"%03d" % number * 100)
     (connection,) = living.cluster.feeds[1].connections
-    await until(lambda: not connection.outgoing)
+    await until(lambda: not connection.outgoing and max(waiting) > 2000)
     for _ in range(5):
         await client.pd.tso()  # as much time as it takes to talk to somebody
     feeding.may_go_on.set()
@@ -268,12 +268,13 @@ async def test_a_store_that_pd_has_forgotten_does_not_hold_its_regions(
 
 
 async def test_a_pd_that_hangs_is_given_up_and_its_successor_found(
-    living: LivingCluster, feed: Callable[[Span], Feeding]
+    living: LivingCluster, client: TiKVClient, feed: Callable[[Span], Feeding]
 ) -> None:
     """A call without a deadline waits for a dead machine as long as the machine is dead."""
     feeding = feed(LEFT)
     await until(lambda: feeding.resolved)
 
+    client.pd._timeout_seconds = 0.5
     living.cluster.hanging.add("pd-0")
     living.cluster.pd_leader = 1
     living.cluster.split(encode_bytes(b"c"))  # PD has to be asked
@@ -285,15 +286,17 @@ async def test_a_pd_that_hangs_is_given_up_and_its_successor_found(
 
 async def test_a_pd_without_a_leader_fails_a_call_within_its_deadline(living: LivingCluster) -> None:
     """Whoever asks must be able to say that PD does not answer."""
-    pd = PDClient(living.server.pd_addresses, 0.2)
+    pd = PDClient(living.server.pd_addresses, 20.0)
     cluster_id = await pd.cluster_id()
     living.cluster.hanging |= {"pd-0", "pd-1"}
-    async with asyncio.timeout(5):
+    pd._timeout_seconds = 0.2
+    async with asyncio.timeout(20):
         with pytest.raises(PDUnavailableError):
             await pd.scan_regions(Span(), 10)
         with pytest.raises(PDUnavailableError):
             await pd.tso()
     living.cluster.hanging.clear()
+    pd._timeout_seconds = 20.0
     living.cluster.pd_down.add(living.cluster.pd_leader)
     with pytest.raises(PDUnavailableError, match="knows no leader"):
         await pd.stores()
@@ -319,7 +322,7 @@ async def test_a_cluster_that_becomes_another_one_is_named_to_the_feeds(
 
 async def test_a_member_of_pd_that_ends_a_stream_without_a_word_is_not_asked_for_ever(living: LivingCluster) -> None:
     """It leads no more; as long as its timestamps are waited for, no lock of a dead client is resolved."""
-    pd = PDClient(living.server.pd_addresses, 2.0)
+    pd = PDClient(living.server.pd_addresses, 20.0)
     before = await pd.tso()
     living.cluster.pd_mute.add(0)
     living.cluster.pd_leader = 1
@@ -334,7 +337,7 @@ async def test_a_member_of_pd_that_ends_a_stream_without_a_word_is_not_asked_for
 @pytest.mark.parametrize("its_leader", [0, 1])
 async def test_the_pd_of_another_cluster_is_never_believed(living: LivingCluster, its_leader: int) -> None:
     """Its regions have the same ids and other keys, be it the leader we know or one we have to look for."""
-    pd = PDClient(living.server.pd_addresses, 2.0)
+    pd = PDClient(living.server.pd_addresses, 20.0)
     await pd.stores()
     living.cluster.cluster_id += 1
     living.cluster.pd_leader = its_leader

@@ -70,7 +70,7 @@ def context(schema: pa.Schema = TIKV_SCHEMA, index: int = 0, count: int = 1, **c
 
 def factory(living: LivingCluster, span: Span | None = None, **options: Any) -> TikvReaderFactory:
     """Makes readers of the cluster."""
-    settings = TiKVSettings(tuple(living.server.pd_addresses), call_timeout_seconds=2.0)
+    settings = TiKVSettings(tuple(living.server.pd_addresses), call_timeout_seconds=20.0)
     return TikvReaderFactory(settings, span, clock=living.clock, **options)
 
 

@@ -30,6 +30,10 @@ class FastClock:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds / self._factor)
 
+    def skip(self, seconds: float) -> None:
+        """Moves it on at once; whoever sleeps does not notice."""
+        self._began -= seconds / self._factor
+
 
 class LivingCluster:
     """What a test holds of it.
