@@ -222,7 +222,7 @@ class KafkaBroker:
         for message in messages:
             producer.produce(topic, **message)
             producer.poll(0)
-        assert producer.flush(30) == 0
+        assert producer.flush(_START_SECONDS_MAX) == 0
 
     def producer(self, **config: Any) -> Any:
         """A producer."""
