@@ -97,7 +97,7 @@ class Fire:
         self._store.parent.mkdir()
         self._store.symlink_to(real)
         self.coordinator.start()
-        self.client = CoordinatorClient(self.coordinator.address, timeout_seconds=5)
+        self.client = CoordinatorClient(self.coordinator.address, timeout_seconds=20)
         self.client.create_collection(
             collection_pb2.CreateCollectionRequest(
                 collection_name="generated",
@@ -230,14 +230,14 @@ class Fire:
     def killed_worker(self) -> Iterator[None]:
         """SIGKILL of a Python worker, while it has objects that are written and not registered; back in its slot."""
         self.failpoints.hold(OBJECTS_WRITTEN)
-        held: list[int] = []
+        victims: list[admin_pb2.DataNodeInfo] = []
 
         def look() -> bool:
-            held[:] = [pid for pid in self.failpoints.held(OBJECTS_WRITTEN) if is_python(pid)]
-            return bool(held)
+            held = [pid for pid in self.failpoints.held(OBJECTS_WRITTEN) if is_python(pid)]
+            victims[:] = [node for node in self.client.list_datanodes("fire") if node.pid in held]
+            return bool(victims)
 
         self.until(look)
-        victims = [node for node in self.client.list_datanodes("fire") if node.pid in held]
         victim = self.rng.choice(victims)
         os.kill(victim.pid, signal.SIGKILL)
         self.until(lambda: not is_python(victim.pid))

@@ -73,6 +73,17 @@ class Stage:
         """Waits."""
         eventually(condition, WAIT_SECONDS_MAX)
 
+    def await_nodes(self, job: str, count: int) -> list[admin_pb2.DataNodeInfo]:
+        """Waits until so many sessions of a job live and have channels; these sessions."""
+        found: list[admin_pb2.DataNodeInfo] = []
+
+        def look() -> bool:
+            found[:] = self.nodes(job)
+            return len(found) == count
+
+        self.until(look)
+        return found
+
     def close(self) -> None:
         self.client.close()
         self.coordinator.__exit__()
@@ -117,8 +128,7 @@ def test_channels_of_a_frozen_worker_move_with_its_lease_and_the_zombie_gives_up
     with DataNodeJob(
         spark, source, collections=["t"], coordinator=stage.coordinator.address, datanodes=2, job_name="frozen"
     ):
-        stage.until(lambda: len(stage.nodes("frozen")) == 2)
-        victim, _ = stage.nodes("frozen")
+        victim, _ = stage.await_nodes("frozen", 2)
         os.kill(victim.pid, signal.SIGSTOP)
         try:
             stage.until(lambda: not {0, victim.node_id} & set(stage.owners("t").values()))
