@@ -109,9 +109,13 @@ async def test_a_channel_that_cannot_go_on_is_called_so_with_the_reason_and_no_l
         blocked.write_text("a file where a directory must be")
         datanodes.start(0, config=CONFIG)
 
-        def found() -> dict[int, admin_pb2.Finding]:
+        findings: dict[int, admin_pb2.Finding] = {}
+
+        def problems() -> dict[int, str]:
             explained = client.explain(admin_pb2.ExplainRequest(collection_name="t"))
-            return {index_of[finding.channel_name]: finding for finding in explained.findings}
+            findings.clear()
+            findings.update((index_of[finding.channel_name], finding) for finding in explained.findings)
+            return {index: finding.problem for index, finding in findings.items()}
 
         expected = {
             REFUSES_TO_OPEN: ("SOURCE_FAILS", "ConnectionRefusedError: the upstream refuses."),
@@ -119,16 +123,17 @@ async def test_a_channel_that_cannot_go_on_is_called_so_with_the_reason_and_no_l
             INVALID: ("SOURCE_FAILS", "SourceInvalidError: "),
             UNWRITABLE: ("UPLOADS_FAIL", "ObjectStoreError: "),
         }
-        await eventually_in_thread(lambda: found().keys() == expected.keys(), 120)
-        findings = await asyncio.to_thread(found)
-        for index, (problem, words) in expected.items():
-            assert findings[index].problem == problem
+        # At first they are not read yet, which is another problem.
+        await eventually_in_thread(
+            lambda: problems() == {index: problem for index, (problem, _) in expected.items()}, 120
+        )
+        for index, (_, words) in expected.items():
             assert words in findings[index].explanation
 
         sources.failing.clear()
         blocked.unlink()
         await eventually_in_thread(lambda: all(row.report.finished for row in client.list_channels("t")), 120)
-        assert await asyncio.to_thread(found) == {}
+        assert await asyncio.to_thread(problems) == {}
     finally:
         await datanodes.kill_all()
         client.close()

@@ -111,7 +111,9 @@ async def test_what_datanodes_landed_comes_back_and_landing_goes_on(tmp_path: Pa
     """With the checkpoint that the objects name the source is read from there, and what is there already is filtered."""
     data_dir = tmp_path / "data"
     source = ListSource([operations(index, MESSAGES, SEED) for index in range(2)], tmp_path / "limit")
-    with running(data_dir) as thread:
+    # Of a session that is lost while it stops, on a busy machine, nothing is flushed.
+    lease: dict[str, Any] = {"datanode_lease_seconds": 60.0}
+    with running(data_dir, **lease) as thread:
         with CoordinatorClient(thread.address) as client:
             request = collection_pb2.CreateCollectionRequest(
                 collection_name="t",
@@ -132,7 +134,7 @@ async def test_what_datanodes_landed_comes_back_and_landing_goes_on(tmp_path: Pa
     done = report(await asyncio.to_thread(rebuild, data_dir, "--output", "json"))
     checkpoints = [channel["checkpoint_timestamp"] for one in done["collections"] for channel in one["channels"]]
     assert min(checkpoints) >= MESSAGES // 4
-    with running(data_dir) as thread:
+    with running(data_dir, **lease) as thread:
         with CoordinatorClient(thread.address) as client:
             assert dict(client.describe_collection("t").properties) == {"storage_version": version}
         await land(thread, source, MESSAGES)

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support.waiting import WAIT_SECONDS_MAX, eventually_in_thread
 
 from datacoord import failpoints
 from datacoord import reported_metrics as names
@@ -105,15 +106,12 @@ async def test_the_failpoint_stands_between_durable_and_named(tmp_path: Path, mo
     [task] = rig.cut(3, 1)
     manager.accept(task)
     writing = asyncio.ensure_future(manager.write(task, rig.writer))
-    for _ in range(1000):
-        if list(points.glob("*.held.*")):
-            break
-        await asyncio.sleep(0.01)
+    await eventually_in_thread(lambda: list(points.glob("*.held.*")))
     assert sorted(path.suffix for path in (tmp_path / "objects").rglob("*.parquet")) == [".parquet", ".parquet"]
     assert not writing.done()
     assert threading.current_thread() is threading.main_thread()
     (points / "datanode.objects_written.hold").unlink()
-    await asyncio.wait_for(writing, 10)
+    await asyncio.wait_for(writing, WAIT_SECONDS_MAX)
 
     assert len(task.lane.written) == 2
     manager.close()
