@@ -48,7 +48,11 @@ class CoordinatorThread:
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="coordinator", daemon=True)
         self._thread.start()
-        self.coordinator: Coordinator = self.run(Coordinator.start(self._settings))
+        try:
+            self.coordinator: Coordinator = self.run(Coordinator.start(self._settings))
+        except BaseException:
+            self._end_loop()
+            raise
 
     def run(self, coroutine: Any) -> Any:
         """Runs something on the coordinator's loop and waits for it."""
@@ -67,6 +71,9 @@ class CoordinatorThread:
     def stop(self) -> None:
         """Ends it in order."""
         self.run(self.coordinator.stop())
+        self._end_loop()
+
+    def _end_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         joined(self._thread)
         self._loop.close()

@@ -126,7 +126,7 @@ class KafkaBroker:
                     "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
                     f"log.dirs={self._directory / 'data'}",
                     "auto.create.topics.enable=false",
-                    "broker.session.timeout.ms=1000",  # one that was killed may register again after that
+                    "broker.session.timeout.ms=3000",  # one that was killed may register again after that
                     "broker.heartbeat.interval.ms=200",
                     "transaction.state.log.replication.factor=1",
                     "transaction.state.log.min.isr=1",
