@@ -23,7 +23,7 @@ from datanode_client.sources.tikv import TIKV_PRIMARY_KEY, TIKV_SCHEMA
 
 from .tikv_datanode import make_datanode
 from .tikv_server.adversity import Adversity
-from .tikv_server.living import LivingCluster, living_cluster
+from .tikv_server.living import LivingCluster, living_cluster, until
 from .tikv_server.mvcc import PUT
 from .tikv_server.workload import Workload
 
@@ -163,6 +163,11 @@ class Stage:
         now_ts = self.living.cluster.tso()
         await self.until_seen(lambda channels: all(each.checkpoint.timestamp > now_ts for each in channels))
 
+    def upserts(self, after_ts: int = 0) -> set[tuple[int, bytes]]:
+        """Timestamp and key of everything that was written in the cluster after a timestamp."""
+        history = self.living.cluster.mvcc.history
+        return {(each.commit_ts, each.key) for each in history if each.op_type == PUT and each.commit_ts > after_ts}
+
     def registered(self) -> Counter[tuple[int, bytes]]:
         """How often every (timestamp, key) stands in a registered insert log."""
         root = Path(self.client.describe_collection("t").storage_root.removeprefix("file://"))
@@ -218,6 +223,8 @@ async def test_a_key_range_of_tikv_lands_exactly_once_whatever_is_killed(stage: 
     stage.start_own()
     await stage.until_landed_further()
 
+    # A fast machine is through all this before much has happened.
+    await until(lambda: len(stage.upserts(landing_ts)) > 500, STEP_SECONDS)
     end_ts = await stage.calm_down()
     await stage.until_seen(lambda channels: all(each.report.timestamp >= end_ts for each in channels))
     await stage.stop_datanodes()
@@ -227,9 +234,7 @@ async def test_a_key_range_of_tikv_lands_exactly_once_whatever_is_killed(stage: 
     assert {row["key"]: row["value"] for row in rows} == mvcc.state()
     assert len(rows) == len(mvcc.state())
     registered = await asyncio.to_thread(stage.registered)
-    upserts = {(change.commit_ts, change.key) for change in mvcc.history if change.op_type == PUT}
     assert set(registered.values()) == {1}
-    assert registered.keys() <= upserts
+    assert registered.keys() <= stage.upserts()
     # What was overwritten before the first scan may be gone; what happened since then may not.
-    assert {upsert for upsert in upserts if upsert[0] > landing_ts} <= registered.keys()
-    assert len([upsert for upsert in upserts if upsert[0] > landing_ts]) > 500
+    assert stage.upserts(landing_ts) <= registered.keys()
