@@ -2,8 +2,8 @@
 
 make bench NAME=overload [ARGS="--rounds 5 --work 1"]; 10 minutes at most.
 
-Each database is driven to its peak and beyond `--rounds` times; `--work` is a share of the 10 s of overload (3 s at least) and of
-the calls of a peak, `--scale` of the senders.
+Each database is driven to its peak and beyond `--rounds` times with calls of each size; `--work` is a share of the 8 s of overload
+(3 s at least) and of the calls of a peak, `--scale` of the channels.
 """
 
 import asyncio
@@ -31,27 +31,45 @@ from benchmarks.harness.servers import (
 )
 from benchmarks.harness.workload import Load
 from datacoord.failures import retry_delay_seconds, status_of
+from datanode_client.calls import Backoff
+from datanode_client.client_config import RetryConfig
 
-PER_CALL = 32
-PEAK_CALLERS = (16, 64)
-PEAK_CALLS = 640
-SENDERS, SENDERS_MIN = 1024, 384
-"""Those of the peaks and those of the overload, each with channels of its own; the fewest that can fill the queue."""
-CONNECTIONS = 4
+QUEUE_ITEMS = 4096
+LANES, LANES_MIN = 32_768, 16_384
+"""Of all senders together; the fewest that can fill the queue."""
+PEAK_LANES = 40_960
+CONNECTIONS = 64
 FACTOR = 3
-OVERLOAD_SECONDS, SECONDS_MIN = 10.0, 3.0
+OVERLOAD_SECONDS, SECONDS_MIN = 8.0, 3.0
 PATIENCE_SECONDS = 2.0
-QUEUE_ITEMS = 2048
 _MEMORY_SECONDS = 0.05
+_LOG_IDS_EACH = 1 << 40
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large calls are.
+
+    Attributes:
+        lanes: of a call.
+        peak_callers: so many at once drive the coordinator to its peak.
+    """
+
+    lanes: int
+    peak_callers: int
+
+
+SIZES = (Size(32, 64), Size(256, 16))
+"""A small datanode's, and one's that is behind: what waits to be saved shares its next call."""
 
 METHOD = (
-    f"Saves of {PER_CALL} lanes with three objects each; the queue holds {QUEUE_ITEMS:,} lanes. The peak: the better of "
-    f"{' and '.join(map(str, PEAK_CALLERS))} callers, one call after the other. Right after it the overload: for "
-    f"{OVERLOAD_SECONDS:g} s calls begin at {FACTOR} times the rate of that peak, whatever becomes of those before them. One that "
-    "is refused comes back when the refusal says, as our client does, and is given up if that is later than "
-    f"{PATIENCE_SECONDS:g} s after it began. Offered: calls that really began, to the peak. Goodput: those that were done "
-    "while the load lasted. Memory: the largest resident size of the coordinator in all rounds, looked at every "
-    f"{_MEMORY_SECONDS * 1000:.0f} ms."
+    f"Saves of lanes with three objects each, over {CONNECTIONS} connections; the queue holds {QUEUE_ITEMS:,} lanes. The peak: "
+    f"{' or '.join(str(size.peak_callers) for size in SIZES)} callers, one call after the other. Right after it the overload: for "
+    f"{OVERLOAD_SECONDS:g} s calls begin at {FACTOR} times the rate of that peak, where a sender is free. A call that is "
+    "refused comes back when a datanode would (not before the time that the refusal says), and is given up if that is "
+    f"later than {PATIENCE_SECONDS:g} s after it began; its sender begins the next one not before that time either. Offered: "
+    "calls that really began, to the peak. Goodput: those that were done while the load lasted. Memory: the largest resident "
+    f"size of the coordinator in all rounds, looked at every {_MEMORY_SECONDS * 1000:.0f} ms."
 )
 
 
@@ -79,14 +97,16 @@ class Target:
     """A coordinator that is driven to its peak and beyond.
 
     Attributes:
-        name: of its database.
+        name: of its database and the size.
+        size: of its calls.
         process: the coordinator.
         client: of it.
         load: of all senders.
         senders: how many.
-        peak_calls: of a peak, all callers together.
+        peak_lanes: of a peak, all callers together.
         seconds: of an overload.
         bodies: calls of each sender, in the order in which they must be done; the first stays until it is.
+        backoffs: of each sender: how a datanode waits between repetitions.
         resident_at_peak: bytes.
         resident_at_overload: bytes.
         overloads: that were run.
@@ -95,13 +115,15 @@ class Target:
     """
 
     name: str
+    size: Size
     process: CoordinatorProcess
     client: RawClient
     load: Load
     senders: int
-    peak_calls: int
+    peak_lanes: int
     seconds: float
     bodies: dict[int, deque[bytes]] = field(default_factory=dict)
+    backoffs: dict[int, Backoff] = field(default_factory=dict)
     resident_at_peak: int = 0
     resident_at_overload: int = 0
     overloads: list[Overload] = field(default_factory=list)
@@ -111,31 +133,33 @@ class Target:
     async def run(self) -> Sample:
         """Both, one right after the other."""
         async with _memory(self.process.pid) as resident:
-            peak_per_second = max([await self._peak(callers) for callers in PEAK_CALLERS]) / PER_CALL
+            peak_per_second = await self._peak()
         self.resident_at_peak = max(self.resident_at_peak, *resident)
         self._encode(peak_per_second)
         async with _memory(self.process.pid) as resident:
             overload = await self._overload(FACTOR * peak_per_second)
         self.resident_at_overload = max(self.resident_at_overload, *resident)
-        workload.check_saves(overload.replies, PER_CALL, repeated=True)
+        workload.check_saves(overload.replies, self.size.lanes, repeated=True)
         overload.replies.clear()
         self.overloads.append(overload)
         self.offered.append(overload.begun / self.seconds / peak_per_second)
         self.goodput.append(overload.done_in_time / self.seconds / peak_per_second)
-        return Sample(max(1, overload.done_in_time) * PER_CALL, self.seconds)
+        return Sample(max(1, overload.done_in_time) * self.size.lanes, self.seconds)
 
-    async def _peak(self, callers: int) -> float:
-        """As many calls as are answered; lanes per second."""
-        calls = max(1, self.peak_calls // callers)
-        sample, replies = await self.client.drive([self.load.saves_of(n, calls) for n in range(callers)], PER_CALL)
-        workload.check_saves(replies, PER_CALL)
-        return sample.per_second
+    async def _peak(self) -> float:
+        """As many calls as are answered; per second."""
+        callers, lanes = self.size.peak_callers, self.size.lanes
+        calls = max(1, self.peak_lanes // lanes // callers)
+        sample, replies = await self.client.drive([self.load.saves_of(n, calls) for n in range(callers)], lanes)
+        workload.check_saves(replies, lanes)
+        return sample.per_second / lanes
 
     def _encode(self, calls_per_second: float) -> None:
         """Makes what can be done, and a bit more, before the clock starts."""
-        senders = range(max(PEAK_CALLERS), self.senders)
+        senders = range(self.size.peak_callers, self.senders)
         wanted = round(1.5 * calls_per_second * self.seconds / len(senders)) + 1
         for sender in senders:
+            self.backoffs.setdefault(sender, Backoff(RetryConfig()))
             mine = self.bodies.setdefault(sender, deque())
             mine.extend(self.load.saves_of(sender, max(0, wanted - len(mine))))
 
@@ -165,7 +189,9 @@ class Target:
         if not mine:
             mine.extend(self.load.saves_of(sender, 1))
         run.begun += 1
+        backoff = self.backoffs[sender]
         give_up = time.perf_counter() + PATIENCE_SECONDS
+        wait_seconds = 0.0
         while (left := give_up - time.perf_counter()) > 0:
             try:
                 run.replies.append(await self.client.call(mine[0], left))
@@ -176,16 +202,20 @@ class Target:
                 if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED or asked is None:
                     raise
                 run.retry_delays.append(asked)
-                if time.perf_counter() + asked >= give_up:
+                wait_seconds = backoff.next_delay_seconds(asked)
+                if time.perf_counter() + wait_seconds >= give_up:
                     break
-                await asyncio.sleep(asked)
+                await asyncio.sleep(wait_seconds)
+                wait_seconds = 0.0
             else:
                 run.done_in_time += time.perf_counter() <= ending
+                backoff.reset()
                 mine.popleft()
                 idle.append(sender)
                 return
         # Perhaps it was done: the sender's next call is the same one, and then nothing is left to do.
         run.given_up += 1
+        await asyncio.sleep(min(wait_seconds, max(0.0, ending - time.perf_counter())))
         idle.append(sender)
 
 
@@ -209,19 +239,23 @@ async def _memory(pid: int) -> AsyncIterator[list[int]]:
 async def measure(options: Options) -> Report:
     """Overloads both databases in turns."""
     settings = {"write_queue_items_max": str(QUEUE_ITEMS)}
-    seconds, peak_calls = max(SECONDS_MIN, OVERLOAD_SECONDS * options.work), options.calls(PEAK_CALLS)
-    senders = options.scaled(SENDERS, SENDERS_MIN)
+    seconds = max(SECONDS_MIN, OVERLOAD_SECONDS * options.work)
+    lanes_each = options.scaled(LANES, LANES_MIN)
     async with contextlib.AsyncExitStack() as stack:
         directory = stack.enter_context(scratch())
         postgres = stack.enter_context(postgres_server())
         targets = []
         for database in DATABASES:
             process = stack.enter_context(coordinator_on(database, directory / database, postgres, **settings))
-            lanes = workload.claimed_lanes(process.address, senders * PER_CALL)
-            load = Load(lanes, callers=senders, per_call=PER_CALL)
             client = RawClient([process.address] * CONNECTIONS, workload.SAVE_BINLOG_PATHS)
             stack.push_async_callback(client.close)
-            targets.append(Target(database, process, client, load, senders, peak_calls, seconds))
+            lanes = workload.claimed_lanes(process.address, lanes_each * len(SIZES))
+            for number, size in enumerate(SIZES):
+                senders = lanes_each // size.lanes
+                mine = lanes[number * lanes_each : (number + 1) * lanes_each]
+                load = Load(mine, callers=senders, per_call=size.lanes, first_log_id=number * _LOG_IDS_EACH)
+                name = f"{database}, {size.lanes} per call"
+                targets.append(Target(name, size, process, client, load, senders, options.calls(PEAK_LANES), seconds))
         await interleave([Side(target.name, target.run) for target in targets], options.rounds)
     report = Report("overload", METHOD, _COLUMNS, versions={"postgresql": postgres.version})
     for target in targets:
@@ -230,7 +264,7 @@ async def measure(options: Options) -> Report:
 
 
 _COLUMNS = (
-    "database",
+    "database, lanes",
     "offered × peak",
     "goodput × peak",
     "calls done",

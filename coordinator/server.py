@@ -299,7 +299,7 @@ def store_settings(settings: Settings) -> StoreSettings:
         group_bytes_max=settings.group_commit_bytes_max,
         queue_items_max=settings.write_queue_items_max,
         queue_bytes_max=settings.write_queue_bytes_max,
-        linger_ms=settings.group_commit_linger_ms,
+        gap_ms=settings.group_commit_gap_ms,
         busy_timeout_ms=round(settings.database_busy_timeout_seconds * 1000),
     )
 

@@ -86,14 +86,17 @@ class Load:
         callers: how many.
         per_call: lanes in a call.
         seed: of the order.
+        first_log_id: objects are numbered from here.
     """
 
-    def __init__(self, lanes: Sequence[Lane], *, callers: int, per_call: int, seed: int = 1) -> None:
+    def __init__(
+        self, lanes: Sequence[Lane], *, callers: int, per_call: int, seed: int = 1, first_log_id: int = 0
+    ) -> None:
         rng = random.Random(seed)
         self._per_call = per_call
         self._of_caller: list[list[Lane]] = [list(lanes[number::callers]) for number in range(callers)]
         self._next = [0] * callers
-        self._log_id = 0
+        self._log_id = first_log_id
         for own in self._of_caller:
             rng.shuffle(own)
             assert len(own) >= per_call, "too few channels for these callers"

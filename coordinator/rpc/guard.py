@@ -86,7 +86,7 @@ class Guard:
         calls_max: calls in progress at most; beyond it OVERLOADED.
 
     Attributes:
-        admit_write: raises where there is no room for another write.
+        admit_write: raises where a write has no room or comes too late, given its deadline in the loop's time.
     """
 
     def __init__(self, metrics: Metrics, gate: Gate, *, deadline_seconds_max: float, calls_max: int) -> None:
@@ -94,7 +94,7 @@ class Guard:
         self._gate = gate
         self._deadline_seconds_max = deadline_seconds_max
         self._calls_max = calls_max
-        self.admit_write: Callable[[], None] = lambda: None
+        self.admit_write: Callable[[float], None] = lambda _deadline: None
         self._in_flight = 0
         self._unary_in_flight = 0
         self._draining = False
@@ -151,7 +151,7 @@ class Guard:
             try:
                 # Before anything of the request is read: a refusal says nothing of what there is.
                 identity = self._gate.admit(method, role, context)
-                request = self._admit(method, body, request_class)
+                request = self._admit(call, body, request_class)
                 async with asyncio.timeout_at(call.deadline + DEADLINE_MARGIN_SECONDS):
                     response = await behaviour(request, call)
                 code = "OK"
@@ -184,7 +184,7 @@ class Guard:
             try:
                 identity = self._gate.admit(method, role, context)
                 # Closed here and now when the client goes away, not when the garbage collector finds it.
-                async with aclosing(behaviour(self._admit(method, body, request_class), call)) as responses:
+                async with aclosing(behaviour(self._admit(call, body, request_class), call)) as responses:
                     async for response in responses:
                         # A stream may outlive the token it was opened with.
                         self._gate.admit(method, role, context)
@@ -208,18 +208,18 @@ class Guard:
         seconds = self._deadline_seconds_max if remaining is None else min(remaining, self._deadline_seconds_max)
         return Call(method, _caller(context.invocation_metadata() or ()), asyncio.get_running_loop().time() + seconds)
 
-    def _admit(self, method: str, body: bytes, request_class: type[Message]) -> Message:
+    def _admit(self, call: Call, body: bytes, request_class: type[Message]) -> Message:
         if self._draining:
             raise StoreUnavailableError(
                 "this coordinator is shutting down; repeat the call in a moment or at another one"
             )
-        if self._in_flight > self._calls_max + (URGENT_CALLS_MARGIN if method in URGENT else 0):
+        if self._in_flight > self._calls_max + (URGENT_CALLS_MARGIN if call.method in URGENT else 0):
             raise OverloadedError(
                 f"{self._calls_max} calls are in progress, the most this coordinator takes; repeat in a moment",
                 retry_delay_ms=OVERLOADED_RETRY_DELAY_MS,
             )
-        if method in ADMITTED_EARLY:
-            self.admit_write()
+        if call.method in ADMITTED_EARLY:
+            self.admit_write(call.deadline)
         if len(body) > MESSAGE_BYTES_MAX:
             raise BatchTooLargeError(
                 f"the request has {len(body)} bytes, more than the {MESSAGE_BYTES_MAX} of a call; split it",

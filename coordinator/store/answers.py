@@ -33,7 +33,8 @@ class StoreSettings:
         group_bytes_max: bytes of the calls of one transaction, about.
         queue_items_max: items that may wait; beyond it calls are refused with OVERLOADED.
         queue_bytes_max: bytes, about, of the calls that may wait; likewise.
-        linger_ms: how long after a transaction the next one waits for as many items as that one had; 0 = never.
+        gap_ms: after a transaction of several calls the next one waits while calls follow one another within this time, for 20 ms
+            at most and not longer than that one took; 0 = never.
         busy_timeout_ms: how long a transaction waits for another process's lock on the database.
     """
 
@@ -45,10 +46,10 @@ class StoreSettings:
     job_holder: str = field(default_factory=_holder)
     alone: bool = False
     group_items_max: int = 4096
-    group_bytes_max: int = 16 * 1024 * 1024
+    group_bytes_max: int = 512 * 1024
     queue_items_max: int = 65_536
     queue_bytes_max: int = 256 * 1024 * 1024
-    linger_ms: float = 0.0
+    gap_ms: float = 0.0
     busy_timeout_ms: int = 5_000
 
 

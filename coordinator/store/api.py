@@ -174,13 +174,16 @@ class Store(Operations):
         """Whether this process has met a channel of this name, so that the name needs no check any more."""
         return channel_name in self._memory.channels
 
-    def admit(self) -> None:
-        """Refuses a write before anything is done for it, where the queue has no room.
+    def admit(self, deadline: float) -> None:
+        """Refuses a write before anything is done for it, where the queue has no room or the write would come too late.
+
+        Args:
+            deadline: of the call, in the loop's time.
 
         Raises:
             OverloadedError: with the time after which there will be room.
         """
-        self._queue.admit()
+        self._queue.admit_unread(deadline)
 
     # ---- R1, R2 -------------------------------------------------------------------------------------------------------------
 

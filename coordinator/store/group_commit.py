@@ -31,6 +31,13 @@ log = structlog.get_logger()
 TRANSIENT_RETRIES_MAX = 5
 URGENT_CALLS_MAX = 16_384
 """Urgent calls that may wait: each datanode has one at a time, and there are never so many datanodes."""
+_GATHER_SECONDS_MAX = 0.02
+"""Longest time that a transaction waits for calls that follow one another closely."""
+_PAUSE_SECONDS = 0.005
+"""After so long without a transaction nobody is on the way any more."""
+_MARGIN_FACTOR, _MARGIN_SECONDS_MAX = 3, 0.5
+"""What a call must have left beyond the time that its transaction will be done: so many times as much, or that. With none, half of
+them were done for nobody: where they wait in front of the server they all come with little time left."""
 _RATE_WEIGHT = 0.2
 _RATE_START_PER_SECOND = 10_000.0
 _RETRY_DELAY_MS_MIN = 20
@@ -75,6 +82,8 @@ class GroupCommit:
         self._closing = False
         self._items_per_second = _RATE_START_PER_SECOND
         self._busy_since = 0.0
+        self._began: float | None = None
+        self._usual_seconds = 0.0
         self._task = asyncio.get_running_loop().create_task(self._work(), name="group-commit")
 
     async def submit(self, call: WriteCall[T], deadline: float | None) -> T:
@@ -105,7 +114,39 @@ class GroupCommit:
         answer: T = await waiting.answer
         return answer
 
-    def admit(self, items: int = 1, size_bytes: int = 0) -> None:
+    def admit_unread(self, deadline: float) -> None:
+        """Refuses a call that has not been read yet, where there is no room for it or its time would be over before it is done.
+
+        It is taken for as large as those that wait. Taken for smaller, it would be read in vain, and the callers sent away would be
+        promised the same room.
+
+        Args:
+            deadline: of the call, in the loop's time.
+
+        Raises:
+            OverloadedError: with the time after which there will be room.
+        """
+        items = max(1, self._statistics.queued_items // len(self._queue)) if self._queue else 1
+        self.admit(items)
+        needed_seconds = self._seconds_until_done()
+        margin_seconds = min(_MARGIN_FACTOR * needed_seconds, _MARGIN_SECONDS_MAX)
+        if asyncio.get_running_loop().time() + needed_seconds + margin_seconds > deadline:
+            self._refuse(
+                self._statistics.queued_items, items, "and the time of this call would be over before it is done"
+            )
+
+    def _seconds_until_done(self) -> float:
+        """About how long a call will take that comes now; 0 while nothing is being written."""
+        if self._began is None:
+            return 0.0
+        rest_seconds = max(0.0, self._began + self._usual_seconds - asyncio.get_running_loop().time())
+        settings, statistics = self._settings, self._statistics
+        before = max(
+            statistics.queued_items // settings.group_items_max, statistics.queued_bytes // settings.group_bytes_max
+        )
+        return rest_seconds + (before + 1) * self._usual_seconds
+
+    def admit(self, items: int, size_bytes: int = 0) -> None:
         """Refuses a call for which there is no room. An empty queue takes anything.
 
         Raises:
@@ -122,10 +163,10 @@ class GroupCommit:
         if self._urgent and (len(self._urgent) >= URGENT_CALLS_MAX or size_bytes > self._settings.queue_bytes_max):
             self._refuse(len(self._urgent), 1)
 
-    def _refuse(self, queued: int, items: int) -> None:
+    def _refuse(self, queued: int, items: int, why: str = "as many as are allowed") -> None:
         self._statistics.rejected_calls += 1
         delay_ms = self._retry_delay_ms(queued, items)
-        message = f"{queued} items wait to be written, as many as are allowed; repeat the call in {delay_ms} ms"
+        message = f"{queued} items wait to be written, {why}; repeat the call in {delay_ms} ms"
         raise OverloadedError(message, retry_delay_ms=delay_ms, queued_items=queued)
 
     def _count(self, call: WriteCall[Any], sign: int) -> None:
@@ -161,8 +202,8 @@ class GroupCommit:
         await self._task
 
     async def _work(self) -> None:
-        items_before, ended = 0, 0.0
         loop = asyncio.get_running_loop()
+        calls_before, took_seconds, ended = 0, 0.0, 0.0
         while True:
             if not self._queue and not self._urgent:
                 if self._closing:
@@ -170,32 +211,46 @@ class GroupCommit:
                 self._arrived.clear()
                 await self._arrived.wait()
                 self._busy_since = time.perf_counter()
-            await self._gather(items_before, ended + self._settings.linger_ms / 1000)
+            began = loop.time()
+            if calls_before > 1 and began < ended + _PAUSE_SECONDS:
+                await self._gather(began + min(took_seconds, _GATHER_SECONDS_MAX))
             group = self._take_group()
-            items_before = sum(waiting.call.items for waiting in group)
+            calls_before = len(group)
             if group:
+                committed = self._statistics.groups
+                self._began = began = loop.time()
                 await self._commit_group(group)
+                self._began = None
                 ended = loop.time()
+                took_seconds = ended - began
+                # A database that is away is no overload.
+                if self._statistics.groups > committed:
+                    self._usual_seconds += _RATE_WEIGHT * (took_seconds - self._usual_seconds)
                 # The answers leave before the next transaction has the loop.
                 await asyncio.sleep(0)
 
-    async def _gather(self, items_wanted: int, until: float) -> None:
-        """Waits a little for as many items as the last transaction had: its callers are on their way back.
+    async def _gather(self, until: float) -> None:
+        """Waits while calls follow one another closely: the next one comes in while the one before is read.
 
-        Without it callers fall apart into ever smaller groups, with a COMMIT each. After a pause nobody waits, nor after a
-        transaction of one item.
+        Without it they fall apart into small groups, with a COMMIT each: gRPC hands over one call at a time, however many wait.
+        After a pause nobody waits, nor after a transaction of one call.
 
         Args:
-            items_wanted: as many are enough.
-            until: in the loop's time.
+            until: in the loop's time; later than that nobody waits.
         """
-        if asyncio.get_running_loop().time() >= until:
-            return
+        loop, gap_seconds = asyncio.get_running_loop(), self._settings.gap_ms / 1000
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(until):
-                while not (self._urgent or self._closing or self._statistics.queued_items >= items_wanted):
-                    self._arrived.clear()
+            while gap_seconds and not (self._urgent or self._closing or self._is_full()):
+                self._arrived.clear()
+                async with asyncio.timeout_at(min(until, loop.time() + gap_seconds)):
                     await self._arrived.wait()
+
+    def _is_full(self) -> bool:
+        """Whether a transaction's worth of calls waits."""
+        return (
+            self._statistics.queued_items >= self._settings.group_items_max
+            or self._statistics.queued_bytes >= self._settings.group_bytes_max
+        )
 
     def _take_group(self) -> list[_Waiting]:
         """The next calls that share a transaction; those whose time is over are answered so, and left out."""

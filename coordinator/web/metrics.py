@@ -195,7 +195,7 @@ class Metrics:
         self.rejected_calls = self._counter(
             "write_rejected_calls_total",
             (),
-            "Writes refused with OVERLOADED because the queue was full.",
+            "Writes refused with OVERLOADED: the queue was full, or their time would have been over.",
             "It grows: add datanodes more slowly, batch more, or use a faster disk.",
         )
         self.expired_calls = self._counter(

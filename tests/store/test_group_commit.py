@@ -27,6 +27,8 @@ from datacoord.v1 import data_coord_pb2
 
 from .support import CALLER, World, lane, position, reasons, save
 
+NEVER = float("inf")
+
 # ---- the queue alone, over a runner of our own ------------------------------------------------------------------------------
 
 
@@ -104,39 +106,149 @@ async def test_calls_that_arrive_during_a_transaction_share_the_next() -> None:
     await queue.queue.close()
 
 
-async def test_a_group_waits_for_as_many_items_as_the_last_one_had() -> None:
-    """Its callers are on their way back: without it they fall apart into ever smaller groups, with a COMMIT each."""
-    queue = Queue(linger_ms=60_000)
-    await asyncio.gather(*(queue.submit(Call(str(n))) for n in range(3)))
-    again = [queue.submit(Call(f"again {n}")) for n in range(2)]
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert len(queue.runner.groups) == 1
+class Clock:
+    """The loop's time, which only a test moves on."""
 
-    again.append(queue.submit(Call("again 2")))
-    await asyncio.gather(*again)
-    assert queue.runner.groups[1] == ["again 0", "again 1", "again 2"]
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = asyncio.get_running_loop().time()
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
+
+    async def go(self, seconds: float) -> None:
+        """Moves it on, between two moments in which everybody sees what has happened so far."""
+        for passed in (0.0, seconds):
+            self.now += passed
+            for _ in range(10):
+                await asyncio.sleep(0)
+
+
+TOOK_SECONDS = 0.01
+GAP_MS = 1.0
+
+
+async def after_a_group_of_two(clock: Clock) -> Queue:
+    """A queue right after a transaction of two calls that took TOOK_SECONDS."""
+    queue = Queue(gap_ms=GAP_MS, group_items_max=200)
+    queue.runner.gate.clear()
+    two = [queue.submit(Call(str(n))) for n in range(2)]
+    await queue.runner.entered.wait()
+    await clock.go(TOOK_SECONDS)
+    queue.runner.gate.set()
+    await asyncio.gather(*two)
+    assert queue.runner.groups == [["0", "1"]]
+    return queue
+
+
+async def test_a_group_waits_while_calls_follow_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server hands over one call at a time: without it they fall apart into ever smaller groups, with a COMMIT each."""
+    clock = Clock(monkeypatch)
+    queue = await after_a_group_of_two(clock)
+
+    calls = []
+    for number in range(3):
+        calls.append(queue.submit(Call(f"again {number}")))
+        await clock.go(0.9 * GAP_MS / 1000)
+        assert len(queue.runner.groups) == 1
+    await clock.go(0.2 * GAP_MS / 1000)
+    assert await asyncio.gather(*calls) == queue.runner.groups[1] == ["again 0", "again 1", "again 2"]
     await queue.queue.close()
 
 
-@pytest.mark.parametrize("ends", ["time", "urgent", "closing"])
-async def test_a_group_does_not_wait_for_callers_that_stay_away(ends: str) -> None:
-    """Nobody may wait longer than the setting says, sessions not at all, and the end for nobody."""
-    queue = Queue(linger_ms=5 if ends == "time" else 60_000)
-    await asyncio.gather(*(queue.submit(Call(str(n))) for n in range(3)))
+async def test_a_group_waits_no_longer_than_the_one_before_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small calls may trickle in for ever; the first of them would never be written."""
+    clock = Clock(monkeypatch)
+    queue = await after_a_group_of_two(clock)
+
+    step = 0.5 * GAP_MS / 1000
+    calls = []
+    while len(queue.runner.groups) == 1:
+        calls.append(queue.submit(Call("more")))
+        await clock.go(step)
+        assert len(calls) * step <= TOOK_SECONDS + step
+    assert len(queue.runner.groups[1]) >= TOOK_SECONDS / step - 1
+    await asyncio.gather(*calls)
+    await queue.queue.close()
+
+
+@pytest.mark.parametrize("ends", ["urgent", "closing", "full"])
+async def test_a_group_does_not_wait_for_others_where_somebody_cannot(
+    ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sessions wait for no gathering, the end for nobody, and a whole transaction's worth has nothing to wait for."""
+    clock = Clock(monkeypatch)
+    queue = await after_a_group_of_two(clock)
     late = queue.submit(Call("late"))
-    await asyncio.sleep(0)
+    await clock.go(0)
+    assert len(queue.runner.groups) == 1
+
     if ends == "urgent":
         assert await queue.submit(Call("session", rpc="ReportDataNodeTtMsgs")) == "session"
-    if ends == "closing":
-        await queue.queue.close()
-    assert await asyncio.wait_for(late, 10) == "late"
+    elif ends == "full":
+        assert await queue.submit(Call("large", items=200)) == "large"
+    await queue.queue.close()
+    assert await late == "late"
+
+
+async def test_nobody_waits_after_a_pause_or_a_transaction_of_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle coordinator answers at once, and a caller alone at every call."""
+    clock = Clock(monkeypatch)
+    queue = await after_a_group_of_two(clock)
+    await clock.go(1.0)
+
+    for number in range(3):
+        call = queue.submit(Call(str(number)))
+        await clock.go(0)
+        assert call.done()
+    await queue.queue.close()
+
+
+async def test_a_call_that_has_not_been_read_is_taken_for_as_large_as_those_that_wait() -> None:
+    """Taken for one item it would be read, and refused then; and all who are refused would be promised the same room."""
+    queue = Queue(queue_items_max=100)
+    first = await queue.hold()
+    waiting = [queue.submit(Call(str(n), items=30)) for n in range(2)]
+    await asyncio.sleep(0)
+    queue.queue.admit_unread(NEVER)
+    waiting.append(queue.submit(Call("third", items=30)))
+    await asyncio.sleep(0)
+    with pytest.raises(OverloadedError):
+        queue.queue.admit_unread(NEVER)
+    queue.runner.gate.set()
+    await asyncio.gather(first, *waiting)
+    await queue.queue.close()
+
+
+async def test_a_call_is_refused_unread_where_its_time_would_be_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where calls grow old in front of the server, it would do the work of all of them for callers that are gone."""
+    clock = Clock(monkeypatch)
+    queue = Queue()
+    first = await queue.hold()
+    await clock.go(10.0)
+    queue.runner.gate.set()
+    await first
+    usual_seconds = 10.0 * group_commit._RATE_WEIGHT
+
+    queue.runner.failures = [SortedError(StoreUnavailableError("away"))]
+    failing = await queue.hold()
+    await clock.go(1000.0)
+    queue.runner.gate.set()
+    with pytest.raises(StoreUnavailableError):
+        await failing
+    queue.queue.admit_unread(clock.now)  # nothing is being written: there is nothing to wait for
+    second = await queue.hold()
+    with pytest.raises(OverloadedError) as refused:
+        queue.queue.admit_unread(clock.now + 2 * usual_seconds)  # the rest of this one, and its own
+    assert "time of this call" in refused.value.message
+    queue.queue.admit_unread(clock.now + 2 * usual_seconds + 1.0)
+    await clock.go(usual_seconds)  # a failure is no measure, and now this one could end at any moment
+    queue.queue.admit_unread(clock.now + usual_seconds + 1.0)
+    queue.runner.gate.set()
+    await second
     await queue.queue.close()
 
 
 async def test_a_caller_that_is_alone_never_waits() -> None:
     """The latency of one position per call is that of its own COMMIT."""
-    queue = Queue(linger_ms=60_000)
+    queue = Queue(gap_ms=60_000)
     for name in ("a", "b", "c"):
         assert await asyncio.wait_for(queue.submit(Call(name)), 10) == name
     await queue.queue.close()
@@ -326,7 +438,7 @@ async def test_heartbeats_neither_wait_behind_other_calls_nor_are_refused_becaus
     saves = [queue.submit(Call(f"save {n}", items=2)) for n in range(5)]
     await asyncio.sleep(0)
     with pytest.raises(OverloadedError):
-        queue.queue.admit()
+        queue.queue.admit_unread(NEVER)
     heartbeat = queue.submit(Call("heartbeat", rpc="ReportDataNodeTtMsgs"))
     lease_job = queue.submit(Call("leases", rpc="LeaseJob", alone=True))
     await asyncio.sleep(0)
@@ -421,17 +533,6 @@ async def test_the_queue_outlives_a_bug_in_what_runs_it() -> None:
     with pytest.raises(CommitOutcomeUnknownError):
         await queue.submit(Call("a"))
     assert await queue.submit(Call("b")) == "b"
-    await queue.queue.close()
-
-
-async def test_the_first_write_after_a_pause_never_lingers() -> None:
-    """An idle coordinator answers at once."""
-    queue = Queue(linger_ms=3_600_000.0)
-
-    async with asyncio.timeout(30):
-        assert await queue.submit(Call("a")) == "a"
-        await asyncio.sleep(0)
-        assert await queue.submit(Call("b")) == "b"
     await queue.queue.close()
 
 
