@@ -202,7 +202,7 @@ DASHBOARDS = (
             Panel(
                 "Items per transaction",
                 {"mean": _mean("datacoord_group_commit_size_items_sum", "datacoord_group_commit_size_items_count")},
-                description="Near `group_commit_items_max`: the database is the bottleneck.",
+                description="Near `group_commit_items_max`, or for saves a thousand lanes: the database is the bottleneck.",
             ),
             Panel(
                 "Time of a transaction",

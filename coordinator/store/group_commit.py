@@ -35,9 +35,9 @@ _GATHER_SECONDS_MAX = 0.02
 """Longest time that a transaction waits for calls that follow one another closely."""
 _PAUSE_SECONDS = 0.005
 """After so long without a transaction nobody is on the way any more."""
-_MARGIN_FACTOR, _MARGIN_SECONDS_MAX = 3, 0.5
-"""What a call must have left beyond the time that its transaction will be done: so many times as much, or that. With none, half of
-them were done for nobody: where they wait in front of the server they all come with little time left."""
+_MARGIN_FACTOR, _MARGIN_SECONDS_MAX, _MARGIN_SHARE = 3, 0.5, 0.5
+"""What a call must have left beyond the time that it will take: the least of so many times as much, of that, and of that share of
+its time. With none, half of them were done for nobody: where they wait in front of the server they come with little time left."""
 _RATE_WEIGHT = 0.2
 _RATE_START_PER_SECOND = 10_000.0
 _RETRY_DELAY_MS_MIN = 20
@@ -124,23 +124,31 @@ class GroupCommit:
             deadline: of the call, in the loop's time.
 
         Raises:
-            OverloadedError: with the time after which there will be room.
+            OverloadedError: with the time after which it is worth another try.
+            DeadlineExpiredError: its time is over already.
         """
-        items = max(1, self._statistics.queued_items // len(self._queue)) if self._queue else 1
-        self.admit(items)
+        statistics, waiting = self._statistics, len(self._queue)
+        self.admit(
+            max(1, statistics.queued_items // waiting) if waiting else 1,
+            statistics.queued_bytes // waiting if waiting else 0,
+        )
+        left_seconds = deadline - asyncio.get_running_loop().time()
+        if left_seconds <= 0:
+            statistics.expired_calls += 1
+            raise _expired()
         needed_seconds = self._seconds_until_done()
-        margin_seconds = min(_MARGIN_FACTOR * needed_seconds, _MARGIN_SECONDS_MAX)
-        if asyncio.get_running_loop().time() + needed_seconds + margin_seconds > deadline:
-            self._refuse(
-                self._statistics.queued_items, items, "and the time of this call would be over before it is done"
-            )
+        margin_seconds = min(_MARGIN_FACTOR * needed_seconds, _MARGIN_SECONDS_MAX, _MARGIN_SHARE * left_seconds)
+        if needed_seconds + margin_seconds > left_seconds:
+            # There may be room: nobody is promised any, and nobody who is refused for want of it is sent further away.
+            delay_ms = min(max(int(1000 * needed_seconds), _RETRY_DELAY_MS_MIN), _RETRY_DELAY_MS_MAX)
+            self._refuse(statistics.queued_items, delay_ms, "and the time of this call would be over before it is done")
 
     def _seconds_until_done(self) -> float:
-        """About how long a call will take that comes now; 0 while nothing is being written."""
-        if self._began is None:
+        """About how long a call will take that comes now; 0 while nobody writes."""
+        if self._began is None and not self._queue and not self._urgent:
             return 0.0
-        rest_seconds = max(0.0, self._began + self._usual_seconds - asyncio.get_running_loop().time())
-        settings, statistics = self._settings, self._statistics
+        now, settings, statistics = asyncio.get_running_loop().time(), self._settings, self._statistics
+        rest_seconds = 0.0 if self._began is None else max(0.0, self._began + self._usual_seconds - now)
         before = max(
             statistics.queued_items // settings.group_items_max, statistics.queued_bytes // settings.group_bytes_max
         )
@@ -156,16 +164,18 @@ class GroupCommit:
         too_many = queued + items > settings.queue_items_max
         too_large = self._statistics.queued_bytes + size_bytes > settings.queue_bytes_max
         if self._queue and (too_many or too_large):
-            self._refuse(queued, items)
+            self._refuse_full(queued, items)
 
     def _admit_urgent(self, call: WriteCall[Any]) -> None:
         size_bytes = self._urgent_bytes + call.size_bytes
         if self._urgent and (len(self._urgent) >= URGENT_CALLS_MAX or size_bytes > self._settings.queue_bytes_max):
-            self._refuse(len(self._urgent), 1)
+            self._refuse_full(len(self._urgent), 1)
 
-    def _refuse(self, queued: int, items: int, why: str = "as many as are allowed") -> None:
+    def _refuse_full(self, queued: int, items: int) -> None:
+        self._refuse(queued, self._retry_delay_ms(queued, items), "as many as are allowed")
+
+    def _refuse(self, queued: int, delay_ms: int, why: str) -> None:
         self._statistics.rejected_calls += 1
-        delay_ms = self._retry_delay_ms(queued, items)
         message = f"{queued} items wait to be written, {why}; repeat the call in {delay_ms} ms"
         raise OverloadedError(message, retry_delay_ms=delay_ms, queued_items=queued)
 
@@ -211,34 +221,36 @@ class GroupCommit:
                 self._arrived.clear()
                 await self._arrived.wait()
                 self._busy_since = time.perf_counter()
-            began = loop.time()
-            if calls_before > 1 and began < ended + _PAUSE_SECONDS:
-                await self._gather(began + min(took_seconds, _GATHER_SECONDS_MAX))
+            if calls_before > 1 and loop.time() < ended + _PAUSE_SECONDS:
+                await self._gather(min(took_seconds / 2, _GATHER_SECONDS_MAX))
             group = self._take_group()
             calls_before = len(group)
             if group:
-                committed = self._statistics.groups
-                self._began = began = loop.time()
-                await self._commit_group(group)
-                self._began = None
-                ended = loop.time()
-                took_seconds = ended - began
-                # A database that is away is no overload.
-                if self._statistics.groups > committed:
-                    self._usual_seconds += _RATE_WEIGHT * (took_seconds - self._usual_seconds)
+                # Not the loop's time, which may have whole milliseconds only.
+                started = time.perf_counter()
+                self._began = loop.time()
+                try:
+                    await self._commit_group(group)
+                finally:
+                    self._began = None
+                ended, took_seconds = loop.time(), time.perf_counter() - started
                 # The answers leave before the next transaction has the loop.
                 await asyncio.sleep(0)
 
-    async def _gather(self, until: float) -> None:
+    async def _gather(self, seconds_max: float) -> None:
         """Waits while calls follow one another closely: the next one comes in while the one before is read.
 
         Without it they fall apart into small groups, with a COMMIT each: gRPC hands over one call at a time, however many wait.
         After a pause nobody waits, nor after a transaction of one call.
 
         Args:
-            until: in the loop's time; later than that nobody waits.
+            seconds_max: half as long as the last transaction took: a call waits little longer for it than without.
         """
         loop, gap_seconds = asyncio.get_running_loop(), self._settings.gap_ms / 1000
+        until = loop.time() + seconds_max
+        first = self._queue[0].call if self._queue else None
+        if first is None or first.alone or (first.deadline is not None and first.deadline <= until):
+            return
         with contextlib.suppress(TimeoutError):
             while gap_seconds and not (self._urgent or self._closing or self._is_full()):
                 self._arrived.clear()
@@ -329,8 +341,13 @@ class GroupCommit:
         self._statistics.groups += 1
         pace = items / max(busy_seconds, 1e-6)
         self._items_per_second += _RATE_WEIGHT * (pace - self._items_per_second)
+        if not (group[0].call.alone or group[0].call.urgent):
+            self._usual_seconds += _RATE_WEIGHT * (seconds - self._usual_seconds)
         for listener in self.listeners:
-            listener(items, seconds)
+            try:
+                listener(items, seconds)
+            except Exception:
+                log.exception("group_commit_listener_failed")
 
 
 def _expired() -> DeadlineExpiredError:

@@ -174,7 +174,8 @@ class Metrics:
             "group_commit_size_items",
             (),
             "Items (positions, lanes) of one write transaction that was committed.",
-            "Most are 1 under load: callers do not batch. Their mean is near `group_commit_items_max`: the database is the limit.",
+            "Most are 1 under load: callers do not batch. Their mean is near `group_commit_items_max`, or for "
+            "saves near what `group_commit_bytes_max` holds: the database is the limit.",
             ITEM_BUCKETS,
         )
         self.commit_seconds = self._counter(

@@ -28,6 +28,7 @@ from datacoord.v1 import data_coord_pb2
 from .support import CALLER, World, lane, position, reasons, save
 
 NEVER = float("inf")
+AWAY = SortedError(StoreUnavailableError("the database is away"))
 
 # ---- the queue alone, over a runner of our own ------------------------------------------------------------------------------
 
@@ -84,11 +85,11 @@ class Queue:
     def submit(self, call: Call, deadline: float | None = None) -> asyncio.Task[str]:
         return asyncio.get_running_loop().create_task(self.queue.submit(call, deadline))
 
-    async def hold(self) -> asyncio.Task[str]:
+    async def hold(self, call: Call | None = None) -> asyncio.Task[str]:
         """Puts a first call into a transaction that does not end, so that what follows gathers."""
         self.runner.gate.clear()
         self.runner.entered.clear()
-        first = self.submit(Call("first"))
+        first = self.submit(call or Call("first"))
         await self.runner.entered.wait()
         return first
 
@@ -112,6 +113,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = asyncio.get_running_loop().time()
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
+        monkeypatch.setattr(group_commit, "time", SimpleNamespace(perf_counter=lambda: self.now))
 
     async def go(self, seconds: float) -> None:
         """Moves it on, between two moments in which everybody sees what has happened so far."""
@@ -121,8 +123,9 @@ class Clock:
                 await asyncio.sleep(0)
 
 
-TOOK_SECONDS = 0.01
+TOOK_SECONDS = 0.02
 GAP_MS = 1.0
+GATHER_SECONDS_MAX = TOOK_SECONDS / 2
 
 
 async def after_a_group_of_two(clock: Clock) -> Queue:
@@ -153,7 +156,9 @@ async def test_a_group_waits_while_calls_follow_one_another(monkeypatch: pytest.
     await queue.queue.close()
 
 
-async def test_a_group_waits_no_longer_than_the_one_before_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_group_waits_no_longer_than_half_of_what_the_one_before_it_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Small calls may trickle in for ever; the first of them would never be written."""
     clock = Clock(monkeypatch)
     queue = await after_a_group_of_two(clock)
@@ -163,8 +168,8 @@ async def test_a_group_waits_no_longer_than_the_one_before_it_took(monkeypatch: 
     while len(queue.runner.groups) == 1:
         calls.append(queue.submit(Call("more")))
         await clock.go(step)
-        assert len(calls) * step <= TOOK_SECONDS + step
-    assert len(queue.runner.groups[1]) >= TOOK_SECONDS / step - 1
+        assert len(calls) * step <= GATHER_SECONDS_MAX + step
+    assert len(queue.runner.groups[1]) >= GATHER_SECONDS_MAX / step - 1
     await asyncio.gather(*calls)
     await queue.queue.close()
 
@@ -189,15 +194,30 @@ async def test_a_group_does_not_wait_for_others_where_somebody_cannot(
 
 
 async def test_nobody_waits_after_a_pause_or_a_transaction_of_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An idle coordinator answers at once, and a caller alone at every call."""
+    """An idle coordinator answers at once, and a caller alone at every call: its latency is that of its own COMMIT."""
     clock = Clock(monkeypatch)
     queue = await after_a_group_of_two(clock)
     await clock.go(1.0)
 
     for number in range(3):
+        queue.runner.gate.clear()
         call = queue.submit(Call(str(number)))
         await clock.go(0)
-        assert call.done()
+        assert len(queue.runner.groups) == number + 2
+        await clock.go(TOOK_SECONDS)
+        queue.runner.gate.set()
+        assert await call == str(number)
+    await queue.queue.close()
+
+
+@pytest.mark.parametrize("call", [Call("alone", alone=True), Call("late")], ids=["alone", "late"])
+async def test_what_gains_nothing_by_gathering_does_not_wait(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of its own transaction has no company, and one whose time is nearly over would be late for nothing."""
+    clock = Clock(monkeypatch)
+    queue = await after_a_group_of_two(clock)
+    answer = queue.submit(call, clock.now + GATHER_SECONDS_MAX / 2 if call.name == "late" else None)
+    await clock.go(0)
+    assert answer.done()
     await queue.queue.close()
 
 
@@ -221,36 +241,49 @@ async def test_a_call_is_refused_unread_where_its_time_would_be_over(monkeypatch
     """Where calls grow old in front of the server, it would do the work of all of them for callers that are gone."""
     clock = Clock(monkeypatch)
     queue = Queue()
-    first = await queue.hold()
-    await clock.go(10.0)
-    queue.runner.gate.set()
-    await first
     usual_seconds = 10.0 * group_commit._RATE_WEIGHT
+    heartbeat, create = Call("heartbeat", rpc="ReportDataNodeTtMsgs"), Call("create", alone=True)
+    for call, failures in ((Call("save"), []), (heartbeat, []), (create, []), (Call("failing"), [AWAY])):
+        # Only what saves usually take is a measure: other calls, and a database that is away, say nothing of it.
+        queue.runner.failures = list(failures)
+        held = await queue.hold(call)
+        await clock.go(10.0)
+        queue.runner.gate.set()
+        await asyncio.gather(held, return_exceptions=True)
 
-    queue.runner.failures = [SortedError(StoreUnavailableError("away"))]
-    failing = await queue.hold()
-    await clock.go(1000.0)
-    queue.runner.gate.set()
-    with pytest.raises(StoreUnavailableError):
-        await failing
-    queue.queue.admit_unread(clock.now)  # nothing is being written: there is nothing to wait for
+    queue.queue.admit_unread(clock.now + 0.001)  # nothing is being written: there is nothing to wait for
     second = await queue.hold()
     with pytest.raises(OverloadedError) as refused:
         queue.queue.admit_unread(clock.now + 2 * usual_seconds)  # the rest of this one, and its own
     assert "time of this call" in refused.value.message
+    assert int(refused.value.metadata["retry_delay_ms"]) == 2000 * usual_seconds
     queue.queue.admit_unread(clock.now + 2 * usual_seconds + 1.0)
-    await clock.go(usual_seconds)  # a failure is no measure, and now this one could end at any moment
+    await clock.go(usual_seconds)  # now this one could end at any moment
     queue.queue.admit_unread(clock.now + usual_seconds + 1.0)
     queue.runner.gate.set()
     await second
     await queue.queue.close()
 
 
-async def test_a_caller_that_is_alone_never_waits() -> None:
-    """The latency of one position per call is that of its own COMMIT."""
-    queue = Queue(gap_ms=60_000)
-    for name in ("a", "b", "c"):
-        assert await asyncio.wait_for(queue.submit(Call(name)), 10) == name
+async def test_a_call_is_refused_unread_while_others_gather_and_where_its_time_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between two transactions nobody writes, and yet somebody waits; and what is over already is no overload."""
+    clock = Clock(monkeypatch)
+    queue = await after_a_group_of_two(clock)
+    waiting = queue.submit(Call("gathering"))
+    await clock.go(0)
+    assert len(queue.runner.groups) == 1
+    usual_seconds = TOOK_SECONDS * group_commit._RATE_WEIGHT
+
+    with pytest.raises(OverloadedError):
+        queue.queue.admit_unread(clock.now + usual_seconds)
+    queue.queue.admit_unread(clock.now + 3 * usual_seconds)
+    await clock.go(2 * GAP_MS / 1000)
+    assert await waiting == "gathering"
+    with pytest.raises(DeadlineExpiredError):
+        queue.queue.admit_unread(clock.now)
+    assert queue.statistics.expired_calls == 1
     await queue.queue.close()
 
 
@@ -412,7 +445,7 @@ async def test_those_who_are_refused_come_back_one_after_the_other(monkeypatch: 
     assert delays_ms == sorted(set(delays_ms))
     for number in range(200):
         with pytest.raises(OverloadedError) as refused:
-            queue.queue._refuse(1000, number + 500)
+            queue.queue._refuse_full(1000, number + 500)
     assert int(refused.value.metadata["retry_delay_ms"]) <= 10_000
 
 
