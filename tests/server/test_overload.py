@@ -139,7 +139,8 @@ def test_a_call_that_nobody_waits_for_any_more_is_not_written(held: HeldCommit) 
     held.hold()
     committing = held.save(0)
     held.wait_held()
-    impatient = held.save(1, timeout_seconds=0.2)
+    # Long enough not to be refused at once after a COMMIT of a slow disk.
+    impatient = held.save(1, timeout_seconds=2.0)
     with pytest.raises(grpc.RpcError) as caught:
         impatient.result(20)
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
