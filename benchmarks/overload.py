@@ -83,6 +83,7 @@ class Overload:
     """One run beyond the peak.
 
     Attributes:
+        backoffs: of each sender: how a datanode waits between repetitions.
         begun: calls.
         replies: of those that were done.
         done: how many those are.
@@ -91,6 +92,7 @@ class Overload:
         given_up: calls that ended without having been done.
     """
 
+    backoffs: dict[int, Backoff]
     begun: int = 0
     replies: list[bytes] = field(default_factory=list)
     done: int = 0
@@ -113,7 +115,6 @@ class Target:
         peak_lanes: of a peak, all callers together.
         seconds: of an overload.
         bodies: calls of each sender, in the order in which they must be done; the first stays until it is.
-        backoffs: of each sender: how a datanode waits between repetitions.
         resident_at_peak: bytes.
         resident_at_overload: bytes.
         overloads: that were run.
@@ -130,7 +131,6 @@ class Target:
     peak_lanes: int
     seconds: float
     bodies: dict[int, deque[bytes]] = field(default_factory=dict)
-    backoffs: dict[int, Backoff] = field(default_factory=dict)
     resident_at_peak: int = 0
     resident_at_overload: int = 0
     overloads: list[Overload] = field(default_factory=list)
@@ -166,13 +166,12 @@ class Target:
         senders = range(max(self.size.peak_callers), self.senders)
         wanted = round(1.5 * calls_per_second * self.seconds / len(senders)) + 1
         for sender in senders:
-            self.backoffs[sender] = Backoff(RetryConfig())
             mine = self.bodies.setdefault(sender, deque())
             mine.extend(self.load.saves_of(sender, max(0, wanted - len(mine))))
 
     async def _overload(self, rate: float) -> Overload:
         """Begins so many calls per second, each with a sender that has none."""
-        run, idle = Overload(), deque(self.bodies)
+        run, idle = Overload({sender: Backoff(RetryConfig()) for sender in self.bodies}), deque(self.bodies)
         started = time.perf_counter()
         ending = started + self.seconds
         number = 0
@@ -194,7 +193,7 @@ class Target:
         if not mine:
             mine.extend(self.load.saves_of(sender, 1))
         run.begun += 1
-        backoff = self.backoffs[sender]
+        backoff = run.backoffs[sender]
         give_up = time.perf_counter() + PATIENCE_SECONDS
         wait_seconds = 0.0
         while (left := give_up - time.perf_counter()) > 0:

@@ -140,8 +140,8 @@ class GroupCommit:
         margin_seconds = min(_MARGIN_FACTOR * needed_seconds, _MARGIN_SECONDS_MAX, _MARGIN_SHARE * left_seconds)
         if needed_seconds + margin_seconds > left_seconds:
             # There may be room: nobody is promised any, and nobody who is refused for want of it is sent further away.
-            delay_ms = min(max(int(1000 * needed_seconds), _RETRY_DELAY_MS_MIN), _RETRY_DELAY_MS_MAX)
-            self._refuse(statistics.queued_items, delay_ms, "and the time of this call would be over before it is done")
+            why = "and the time of this call would be over before it is done"
+            self._refuse(statistics.queued_items, needed_seconds, why)
 
     def _seconds_until_done(self) -> float:
         """About how long a call will take that comes now; 0 while nobody writes."""
@@ -172,10 +172,11 @@ class GroupCommit:
             self._refuse_full(len(self._urgent), 1)
 
     def _refuse_full(self, queued: int, items: int) -> None:
-        self._refuse(queued, self._retry_delay_ms(queued, items), "as many as are allowed")
+        self._refuse(queued, self._seconds_until_room(queued, items), "as many as are allowed")
 
-    def _refuse(self, queued: int, delay_ms: int, why: str) -> None:
+    def _refuse(self, queued: int, delay_seconds: float, why: str) -> None:
         self._statistics.rejected_calls += 1
+        delay_ms = min(max(int(1000 * delay_seconds), _RETRY_DELAY_MS_MIN), _RETRY_DELAY_MS_MAX)
         message = f"{queued} items wait to be written, {why}; repeat the call in {delay_ms} ms"
         raise OverloadedError(message, retry_delay_ms=delay_ms, queued_items=queued)
 
@@ -187,7 +188,7 @@ class GroupCommit:
             self._statistics.queued_items += sign * call.items
             self._statistics.queued_bytes += sign * call.size_bytes
 
-    def _retry_delay_ms(self, queued_items: int, items: int) -> int:
+    def _seconds_until_room(self, queued_items: int, items: int) -> float:
         """When there will be room: once the queue is half empty, and after those who were told so before.
 
         All of them sent back at the same moment would find the queue full again, and cost more than they bring.
@@ -195,7 +196,7 @@ class GroupCommit:
         now = asyncio.get_running_loop().time()
         room_at = max(now + queued_items / 2 / self._items_per_second, self._promised_until)
         self._promised_until = min(room_at + items / self._items_per_second, now + _RETRY_DELAY_MS_MAX / 1000)
-        return min(max(int(1000 * (room_at - now)), _RETRY_DELAY_MS_MIN), _RETRY_DELAY_MS_MAX)
+        return room_at - now
 
     async def close(self) -> None:
         """Takes no more calls and answers those that wait."""
@@ -249,10 +250,11 @@ class GroupCommit:
         loop, gap_seconds = asyncio.get_running_loop(), self._settings.gap_ms / 1000
         until = loop.time() + seconds_max
         first = self._queue[0].call if self._queue else None
-        if first is None or first.alone or (first.deadline is not None and first.deadline <= until):
+        comes_too_late = first is not None and first.deadline is not None and first.deadline <= until
+        if not gap_seconds or first is None or first.alone or comes_too_late:
             return
         with contextlib.suppress(TimeoutError):
-            while gap_seconds and not (self._urgent or self._closing or self._is_full()):
+            while not (self._urgent or self._closing or self._is_full()):
                 self._arrived.clear()
                 async with asyncio.timeout_at(min(until, loop.time() + gap_seconds)):
                     await self._arrived.wait()

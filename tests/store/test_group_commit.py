@@ -8,11 +8,9 @@ import pytest
 
 from coordinator.store import CheckpointMove, Store, group_commit
 from coordinator.store.answers import StoreSettings, StoreStatistics
-from coordinator.store.calls import AloneCall, WriteCall
-from coordinator.store.channels import Channels
-from coordinator.store.engine import SortedError, WriteFailedError
+from coordinator.store.calls import AloneCall
+from coordinator.store.engine import SortedError
 from coordinator.store.group_commit import GroupCommit
-from coordinator.store.transaction import Transaction
 from datacoord.errors import (
     CollectionNotFoundError,
     CommitOutcomeUnknownError,
@@ -25,73 +23,10 @@ from datacoord.errors import (
 from datacoord.positions import Position
 from datacoord.v1 import data_coord_pb2
 
+from .queue_stage import NEVER, Call, Queue
 from .support import CALLER, World, lane, position, reasons, save
 
-NEVER = float("inf")
-AWAY = SortedError(StoreUnavailableError("the database is away"))
-
 # ---- the queue alone, over a runner of our own ------------------------------------------------------------------------------
-
-
-class Call(WriteCall[str]):
-    """A call that answers its name."""
-
-    def __init__(
-        self, name: str, *, items: int = 1, size_bytes: int = 0, alone: bool = False, rpc: str = "Test"
-    ) -> None:
-        super().__init__(rpc, CALLER, items=items, size_bytes=size_bytes)
-        self.name = name
-        self.alone = alone
-
-    def run(self, transaction: Transaction, channels: Channels) -> str:
-        return self.name
-
-
-class Runner:
-    """Holds transactions until a test lets them go, and fails those it is told to."""
-
-    def __init__(self) -> None:
-        self.groups: list[list[str]] = []
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.entered = asyncio.Event()
-        self.broken: set[str] = set()
-        self.bug = False
-        self.failures: list[SortedError] = []
-
-    async def __call__(self, calls: Any) -> list[Any]:
-        names = [call.name for call in calls]
-        self.groups.append(names)
-        self.entered.set()
-        await self.gate.wait()
-        if self.bug:
-            self.bug = False
-            raise RuntimeError
-        if self.failures:
-            raise WriteFailedError(self.failures.pop(0))
-        if self.broken & set(names):
-            raise WriteFailedError(SortedError(InternalError("broken"), whole=False))
-        return names
-
-
-class Queue:
-    """A queue over a Runner."""
-
-    def __init__(self, **changes: Any) -> None:
-        self.runner = Runner()
-        self.statistics = StoreStatistics()
-        self.queue = GroupCommit(self.runner, StoreSettings(storage_root="", **changes), self.statistics)
-
-    def submit(self, call: Call, deadline: float | None = None) -> asyncio.Task[str]:
-        return asyncio.get_running_loop().create_task(self.queue.submit(call, deadline))
-
-    async def hold(self, call: Call | None = None) -> asyncio.Task[str]:
-        """Puts a first call into a transaction that does not end, so that what follows gathers."""
-        self.runner.gate.clear()
-        self.runner.entered.clear()
-        first = self.submit(call or Call("first"))
-        await self.runner.entered.wait()
-        return first
 
 
 async def test_calls_that_arrive_during_a_transaction_share_the_next() -> None:
@@ -104,186 +39,6 @@ async def test_calls_that_arrive_during_a_transaction_share_the_next() -> None:
 
     assert await asyncio.gather(first, *rest) == ["first", "0", "1", "2", "3", "4"]
     assert queue.runner.groups == [["first"], ["0", "1", "2", "3", "4"]]
-    await queue.queue.close()
-
-
-class Clock:
-    """The loop's time, which only a test moves on."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = asyncio.get_running_loop().time()
-        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
-        monkeypatch.setattr(group_commit, "time", SimpleNamespace(perf_counter=lambda: self.now))
-
-    async def go(self, seconds: float) -> None:
-        """Moves it on, between two moments in which everybody sees what has happened so far."""
-        for passed in (0.0, seconds):
-            self.now += passed
-            for _ in range(10):
-                await asyncio.sleep(0)
-
-
-TOOK_SECONDS = 0.02
-GAP_MS = 1.0
-GATHER_SECONDS_MAX = TOOK_SECONDS / 2
-
-
-async def after_a_group_of_two(clock: Clock) -> Queue:
-    """A queue right after a transaction of two calls that took TOOK_SECONDS."""
-    queue = Queue(gap_ms=GAP_MS, group_items_max=200)
-    queue.runner.gate.clear()
-    two = [queue.submit(Call(str(n))) for n in range(2)]
-    await queue.runner.entered.wait()
-    await clock.go(TOOK_SECONDS)
-    queue.runner.gate.set()
-    await asyncio.gather(*two)
-    assert queue.runner.groups == [["0", "1"]]
-    return queue
-
-
-async def test_a_group_waits_while_calls_follow_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server hands over one call at a time: without it they fall apart into ever smaller groups, with a COMMIT each."""
-    clock = Clock(monkeypatch)
-    queue = await after_a_group_of_two(clock)
-
-    calls = []
-    for number in range(3):
-        calls.append(queue.submit(Call(f"again {number}")))
-        await clock.go(0.9 * GAP_MS / 1000)
-        assert len(queue.runner.groups) == 1
-    await clock.go(0.2 * GAP_MS / 1000)
-    assert await asyncio.gather(*calls) == queue.runner.groups[1] == ["again 0", "again 1", "again 2"]
-    await queue.queue.close()
-
-
-async def test_a_group_waits_no_longer_than_half_of_what_the_one_before_it_took(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Small calls may trickle in for ever; the first of them would never be written."""
-    clock = Clock(monkeypatch)
-    queue = await after_a_group_of_two(clock)
-
-    step = 0.5 * GAP_MS / 1000
-    calls = []
-    while len(queue.runner.groups) == 1:
-        calls.append(queue.submit(Call("more")))
-        await clock.go(step)
-        assert len(calls) * step <= GATHER_SECONDS_MAX + step
-    assert len(queue.runner.groups[1]) >= GATHER_SECONDS_MAX / step - 1
-    await asyncio.gather(*calls)
-    await queue.queue.close()
-
-
-@pytest.mark.parametrize("ends", ["urgent", "closing", "full"])
-async def test_a_group_does_not_wait_for_others_where_somebody_cannot(
-    ends: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Sessions wait for no gathering, the end for nobody, and a whole transaction's worth has nothing to wait for."""
-    clock = Clock(monkeypatch)
-    queue = await after_a_group_of_two(clock)
-    late = queue.submit(Call("late"))
-    await clock.go(0)
-    assert len(queue.runner.groups) == 1
-
-    if ends == "urgent":
-        assert await queue.submit(Call("session", rpc="ReportDataNodeTtMsgs")) == "session"
-    elif ends == "full":
-        assert await queue.submit(Call("large", items=200)) == "large"
-    await queue.queue.close()
-    assert await late == "late"
-
-
-async def test_nobody_waits_after_a_pause_or_a_transaction_of_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An idle coordinator answers at once, and a caller alone at every call: its latency is that of its own COMMIT."""
-    clock = Clock(monkeypatch)
-    queue = await after_a_group_of_two(clock)
-    await clock.go(1.0)
-
-    for number in range(3):
-        queue.runner.gate.clear()
-        call = queue.submit(Call(str(number)))
-        await clock.go(0)
-        assert len(queue.runner.groups) == number + 2
-        await clock.go(TOOK_SECONDS)
-        queue.runner.gate.set()
-        assert await call == str(number)
-    await queue.queue.close()
-
-
-@pytest.mark.parametrize("call", [Call("alone", alone=True), Call("late")], ids=["alone", "late"])
-async def test_what_gains_nothing_by_gathering_does_not_wait(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call of its own transaction has no company, and one whose time is nearly over would be late for nothing."""
-    clock = Clock(monkeypatch)
-    queue = await after_a_group_of_two(clock)
-    answer = queue.submit(call, clock.now + GATHER_SECONDS_MAX / 2 if call.name == "late" else None)
-    await clock.go(0)
-    assert answer.done()
-    await queue.queue.close()
-
-
-async def test_a_call_that_has_not_been_read_is_taken_for_as_large_as_those_that_wait() -> None:
-    """Taken for one item it would be read, and refused then; and all who are refused would be promised the same room."""
-    queue = Queue(queue_items_max=100)
-    first = await queue.hold()
-    waiting = [queue.submit(Call(str(n), items=30)) for n in range(2)]
-    await asyncio.sleep(0)
-    queue.queue.admit_unread(NEVER)
-    waiting.append(queue.submit(Call("third", items=30)))
-    await asyncio.sleep(0)
-    with pytest.raises(OverloadedError):
-        queue.queue.admit_unread(NEVER)
-    queue.runner.gate.set()
-    await asyncio.gather(first, *waiting)
-    await queue.queue.close()
-
-
-async def test_a_call_is_refused_unread_where_its_time_would_be_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where calls grow old in front of the server, it would do the work of all of them for callers that are gone."""
-    clock = Clock(monkeypatch)
-    queue = Queue()
-    usual_seconds = 10.0 * group_commit._RATE_WEIGHT
-    heartbeat, create = Call("heartbeat", rpc="ReportDataNodeTtMsgs"), Call("create", alone=True)
-    for call, failures in ((Call("save"), []), (heartbeat, []), (create, []), (Call("failing"), [AWAY])):
-        # Only what saves usually take is a measure: other calls, and a database that is away, say nothing of it.
-        queue.runner.failures = list(failures)
-        held = await queue.hold(call)
-        await clock.go(10.0)
-        queue.runner.gate.set()
-        await asyncio.gather(held, return_exceptions=True)
-
-    queue.queue.admit_unread(clock.now + 0.001)  # nothing is being written: there is nothing to wait for
-    second = await queue.hold()
-    with pytest.raises(OverloadedError) as refused:
-        queue.queue.admit_unread(clock.now + 2 * usual_seconds)  # the rest of this one, and its own
-    assert "time of this call" in refused.value.message
-    assert int(refused.value.metadata["retry_delay_ms"]) == 2000 * usual_seconds
-    queue.queue.admit_unread(clock.now + 2 * usual_seconds + 1.0)
-    await clock.go(usual_seconds)  # now this one could end at any moment
-    queue.queue.admit_unread(clock.now + usual_seconds + 1.0)
-    queue.runner.gate.set()
-    await second
-    await queue.queue.close()
-
-
-async def test_a_call_is_refused_unread_while_others_gather_and_where_its_time_is_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Between two transactions nobody writes, and yet somebody waits; and what is over already is no overload."""
-    clock = Clock(monkeypatch)
-    queue = await after_a_group_of_two(clock)
-    waiting = queue.submit(Call("gathering"))
-    await clock.go(0)
-    assert len(queue.runner.groups) == 1
-    usual_seconds = TOOK_SECONDS * group_commit._RATE_WEIGHT
-
-    with pytest.raises(OverloadedError):
-        queue.queue.admit_unread(clock.now + usual_seconds)
-    queue.queue.admit_unread(clock.now + 3 * usual_seconds)
-    await clock.go(2 * GAP_MS / 1000)
-    assert await waiting == "gathering"
-    with pytest.raises(DeadlineExpiredError):
-        queue.queue.admit_unread(clock.now)
-    assert queue.statistics.expired_calls == 1
     await queue.queue.close()
 
 
@@ -556,6 +311,19 @@ async def test_closing_answers_what_waits_and_takes_nothing_new() -> None:
 
     await closing
     assert list(await asyncio.gather(first, waiting)) == ["first", "a"]
+
+
+async def test_the_queue_outlives_a_listener_that_fails() -> None:
+    """What is committed is committed; a statistic that fails must neither hide that nor stop all writes for ever."""
+
+    def fails(_items: int, _seconds: float) -> None:
+        raise RuntimeError
+
+    queue = Queue()
+    queue.queue.listeners.append(fails)
+    assert await queue.submit(Call("a")) == "a"
+    assert await queue.submit(Call("b")) == "b"
+    await queue.queue.close()
 
 
 async def test_the_queue_outlives_a_bug_in_what_runs_it() -> None:
