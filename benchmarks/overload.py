@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import grpc
 
 from benchmarks.harness import workload
+from benchmarks.harness.against_etcd import WITH_GRPC_PROCESS
 from benchmarks.harness.command import Options, main
 from benchmarks.harness.load import RawClient
 from benchmarks.harness.report import Bar, Report
@@ -65,6 +66,9 @@ class Size:
 
 SIZES = (Size(32, (16, 64)), Size(256, (8, 16)))
 """A small datanode's, and one's that is behind: what waits to be saved shares its next call."""
+
+_HOW = (("", "false"), (WITH_GRPC_PROCESS, "true"))
+"""Calls are accepted by the coordinator itself, or by a process of their own: endings of names, and the setting."""
 
 _PEAKS = " or ".join(" and ".join(map(str, size.peak_callers)) for size in SIZES)
 METHOD = (
@@ -162,9 +166,9 @@ class Target:
         return sample.per_second / lanes
 
     def _encode(self, calls_per_second: float) -> None:
-        """Makes what can be done, and a bit more, before the clock starts."""
+        """Makes what can be done, and more, before the clock starts: senders do not all get the same number of calls done."""
         senders = range(max(self.size.peak_callers), self.senders)
-        wanted = round(1.5 * calls_per_second * self.seconds / len(senders)) + 1
+        wanted = round(2 * calls_per_second * self.seconds / len(senders)) + 2
         for sender in senders:
             mine = self.bodies.setdefault(sender, deque())
             mine.extend(self.load.saves_of(sender, max(0, wanted - len(mine))))
@@ -250,8 +254,9 @@ async def measure(options: Options) -> Report:
         directory = stack.enter_context(scratch())
         postgres = stack.enter_context(postgres_server())
         targets = []
-        for database in DATABASES:
-            process = stack.enter_context(coordinator_on(database, directory / database, postgres, **settings))
+        for database, ending, apart in [(database, *how) for database in DATABASES for how in _HOW]:
+            where = directory / f"{database}-{apart}"
+            process = stack.enter_context(coordinator_on(database, where, postgres, grpc_process=apart, **settings))
             client = RawClient([process.address] * CONNECTIONS, workload.SAVE_BINLOG_PATHS)
             stack.push_async_callback(client.close)
             lanes = workload.claimed_lanes(process.address, lanes_each * len(SIZES))
@@ -259,7 +264,7 @@ async def measure(options: Options) -> Report:
                 senders = lanes_each // size.lanes
                 mine = lanes[number * lanes_each : (number + 1) * lanes_each]
                 load = Load(mine, callers=senders, per_call=size.lanes, first_log_id=number * _LOG_IDS_EACH)
-                name = f"{database}, {size.lanes} per call"
+                name = f"{database}{ending}, {size.lanes} per call"
                 targets.append(Target(name, size, process, client, load, senders, options.calls(PEAK_LANES), seconds))
         await interleave([Side(target.name, target.run) for target in targets], options.rounds)
     report = Report("overload", METHOD, _COLUMNS, versions={"postgresql": postgres.version})
@@ -300,7 +305,8 @@ def _add(report: Report, target: Target) -> None:
         "resident_bytes_at_peak": target.resident_at_peak,
         "resident_bytes_at_overload": target.resident_at_overload,
     }
-    report.bars.append(Bar(f"{target.name}, goodput to peak", goodput.median, 0.9, 1.0))
+    if WITH_GRPC_PROCESS in target.name:
+        report.bars.append(Bar(f"{target.name}, goodput to peak", goodput.median, 0.9, 1.0))
     if offered.median < _OFFERED_MIN:
         report.remarks.append(
             f"{target.name} was offered {offered.median:.1f} times its peak only: too few senders are free."

@@ -77,6 +77,12 @@ class Settings:
         minimum=16,
         maximum=65536,
     )
+    grpc_process: bool = setting(
+        False,
+        "Accept calls in a process of its own, which hands them to the coordinator over a socket. It takes the work of gRPC from "
+        "the thread that decides and writes: for many datanodes on two processors or more, at the price of its memory (about 60 "
+        "MB) and a little time per call. If it ends, another one takes its place.",
+    )
     grpc_reflection: bool = setting(
         False,
         "Serve gRPC reflection, so that tools like grpcurl find the contract. For development; with tokens, for admins only.",

@@ -54,3 +54,8 @@ def _explain(error: OSError, host: str, port: int, setting: str) -> DatacoordErr
         host=host,
         port=port,
     )
+
+
+def join_address(host: str, port: int) -> str:
+    """host:port, as it stands in an address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

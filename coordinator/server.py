@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, cast
 
 import grpc
 from aiohttp import web
@@ -17,20 +17,22 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from coordinator.config import Settings
 from coordinator.core.jobs import Job
+from coordinator.front.processes import GrpcProcess
+from coordinator.grpc_port import SERVICES, enable_reflection, open_port
 from coordinator.jobs.garbage import GarbageJob
 from coordinator.jobs.garbage_sweep import GarbageSettings
 from coordinator.jobs.loop import JobLoop
 from coordinator.jobs.retention import RetentionRounds
 from coordinator.jobs.rounds import AssignmentRounds, LeaseRounds, SealRounds
-from coordinator.listening import bind_socket, port_in_use
+from coordinator.listening import join_address
 from coordinator.logging import get_logger
 from coordinator.rpc.admin import AdminServicer
-from coordinator.rpc.authentication import Authenticator
+from coordinator.rpc.authentication import authenticator_of
 from coordinator.rpc.collections import CollectionServicer
 from coordinator.rpc.data_coord import DataCoordServicer
 from coordinator.rpc.gate import Gate
 from coordinator.rpc.guard import Guard
-from coordinator.rpc.transport_security import check_exposure, server_certificates
+from coordinator.rpc.transport_security import server_certificates
 from coordinator.rpc.watch import WatchHub
 from coordinator.store import Store, StoreSettings
 from coordinator.store.alone import lock_alone
@@ -39,19 +41,9 @@ from coordinator.web.app import Listener, WebServer
 from coordinator.web.metrics import Metrics
 from coordinator.web.page import SAMPLE_SECONDS, History, HistorySampler, StatusPage
 from coordinator.web.reported import ReportedMetrics
-from datacoord.errors import ConfigInvalidError
-from datacoord.transport import CALLERS, server_options
-from datacoord.v1 import admin_pb2, collection_pb2, data_coord_pb2
+from datacoord.errors import ConfigInvalidError, StoreUnavailableError
+from datacoord.transport import CALLERS
 from datacoord.version import version
-
-SERVICES: Final = {
-    "data_coord": data_coord_pb2.DESCRIPTOR.services_by_name["DataCoordService"],
-    "collections": collection_pb2.DESCRIPTOR.services_by_name["CollectionService"],
-    "admin": admin_pb2.DESCRIPTOR.services_by_name["AdminService"],
-}
-
-HARD_CALLS_MARGIN: Final = 1024
-"""So many calls beyond `grpc_max_concurrent_rpcs` get a typed refusal with a time to come back; more get gRPC's bare one."""
 
 LAST_CALLS_SECONDS: Final = 0.5
 """What watchers of grpc.health.v1 get, which never end by themselves, once all calls of ours are answered."""
@@ -84,7 +76,7 @@ class Coordinator:
         self._closing = contextlib.AsyncExitStack()
         self._metrics = Metrics()
         self._history = History()
-        self._authenticator = Authenticator(Path(settings.tokens_file)) if settings.tokens_file else None
+        self._authenticator = authenticator_of(settings)
         self._certificates = server_certificates(settings)
         self._gate = Gate(self._authenticator)
         self._guard = Guard(
@@ -118,7 +110,7 @@ class Coordinator:
     async def _start(self) -> None:
         settings = self._settings
         # Ports first: a second coordinator started by mistake must not come as far as migrating a database.
-        server = self._take_grpc_port()
+        self._server = server = await self._take_grpc_port()
         self._closing.push_async_callback(server.stop, None)
         page = StatusPage(settings, self._history, _now_ms)
         beside = None if settings.page_port else page
@@ -127,7 +119,7 @@ class Coordinator:
         web_port = await web_server.start(settings.web_host, settings.web_port)
         self._closing.push_async_callback(web_server.stop)
         self._web = web_server
-        self.web_address = self.page_address = _join(settings.web_host, web_port)
+        self.web_address = self.page_address = join_address(settings.web_host, web_port)
         if settings.page_port:
             await self._open_page_port(page)
 
@@ -148,7 +140,6 @@ class Coordinator:
         for job in self._jobs:
             job.start()
         self._closing.push_async_callback(self._stop_jobs)
-        self._server = server
         for service in SERVICES.values():
             await self._health.set(service.full_name, health_pb2.HealthCheckResponse.SERVING)
         _log.info("listening", address=self.address, web_address=self.web_address, version=version())
@@ -159,23 +150,17 @@ class Coordinator:
         listener = Listener("page_port", self._page_names)
         port = await listener.start(app, self._settings.web_host, self._settings.page_port)
         self._closing.push_async_callback(listener.stop)
-        self.page_address = _join(self._settings.web_host, port)
+        self.page_address = join_address(self._settings.web_host, port)
 
-    def _take_grpc_port(self) -> grpc.aio.Server:
+    async def _take_grpc_port(self) -> grpc.aio.Server | GrpcProcess:
         settings = self._settings
-        check_exposure(settings)
-        credentials = self._certificates.credentials() if self._certificates else None
-        # A library that cannot bind says so on standard error, in its own words: ask the kernel first, for one sentence.
-        bind_socket(settings.grpc_host, settings.grpc_port, setting="grpc_port").close()
-        server = grpc.aio.server(
-            options=server_options(), maximum_concurrent_rpcs=settings.grpc_max_concurrent_rpcs + HARD_CALLS_MARGIN
-        )
-        try:
-            where = _join(settings.grpc_host, settings.grpc_port)
-            port = server.add_secure_port(where, credentials) if credentials else server.add_insecure_port(where)
-        except RuntimeError as error:
-            raise port_in_use(settings.grpc_host, settings.grpc_port, setting="grpc_port") from error
-        self.address = _join(settings.grpc_host, port)
+        server: grpc.aio.Server | GrpcProcess
+        if settings.grpc_process:
+            server = GrpcProcess(settings, self._metrics.grpc_process_restarts.inc)
+            port = await server.take_port()
+        else:
+            server, port = open_port(settings, self._certificates)
+        self.address = join_address(settings.grpc_host, port)
         return server
 
     def _make_jobs(self) -> None:
@@ -198,7 +183,7 @@ class Coordinator:
             self._garbage,
         ]
 
-    def _add_services(self, server: grpc.aio.Server) -> None:
+    def _add_services(self, server: grpc.aio.Server | GrpcProcess) -> None:
         servicers = {
             "data_coord": DataCoordServicer(
                 self._store,
@@ -217,9 +202,9 @@ class Coordinator:
         }
         handlers = [self._guard.handlers(SERVICES[name], servicer) for name, servicer in servicers.items()]
         server.add_generic_rpc_handlers(handlers)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        if self._settings.grpc_reflection:
-            _enable_reflection(server, self._gate)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, cast("grpc.aio.Server", server))
+        if self._settings.grpc_reflection and isinstance(server, grpc.aio.Server):
+            enable_reflection(server, self._gate)
         self._metrics.announce(version(), self._guard.methods, CALLERS, [job.name for job in self._jobs])
 
     async def stop(self) -> None:
@@ -246,6 +231,8 @@ class Coordinator:
 
     async def _ping(self) -> None:
         await self._store.ping()
+        if isinstance(self._server, GrpcProcess) and not self._server.accepts:
+            raise StoreUnavailableError("the gRPC process has ended, and another one is being started")
 
     def _refresh_metrics(self) -> None:
         self._metrics.copy_store(self._store.statistics)
@@ -364,17 +351,3 @@ def _tune_interpreter() -> None:
     gc.set_threshold(_GARBAGE_OBJECTS_MAX, 20, 20)
     # Whole transactions on PostgreSQL run beside the loop: each of them waits this long for the other after every round trip.
     sys.setswitchinterval(_SWITCH_SECONDS)
-
-
-def _enable_reflection(server: grpc.aio.Server, gate: Gate) -> None:
-    try:
-        from coordinator.rpc.reflection import add_reflection
-    except ImportError as error:
-        raise ConfigInvalidError(
-            "grpc_reflection is on, but the package grpcio-reflection is not installed; install it or switch the setting off"
-        ) from error
-    add_reflection(server, gate, [*(service.full_name for service in SERVICES.values()), health.SERVICE_NAME])
-
-
-def _join(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -21,6 +21,8 @@ from benchmarks.harness.servers import (
 from benchmarks.harness.workload import Lane, Load
 
 POSTGRES_PROCESSES = 2
+WITH_GRPC_PROCESS = ", gRPC process"
+"""Ending of the names of sides whose calls another process accepts."""
 
 
 @dataclass(frozen=True)
@@ -119,9 +121,10 @@ async def field_of(shape: Shape, processes: Sequence[int] = (1, POSTGRES_PROCESS
             stack.push_async_callback(remote.client.close)
             made.sides.append(Side(name, remote.run))
 
-        embedded = stack.enter_context(sqlite_coordinator(directory / "sqlite"))
-        lanes = workload.claimed_lanes(embedded.address, shape.channels)
-        add("SQLite", _coordinators(shape, [embedded.address], [embedded.pid], lanes))
+        for name, apart in (("SQLite", "false"), (f"SQLite{WITH_GRPC_PROCESS}", "true")):
+            embedded = stack.enter_context(sqlite_coordinator(directory / f"sqlite-{apart}", grpc_process=apart))
+            lanes = workload.claimed_lanes(embedded.address, shape.channels)
+            add(name, _coordinators(shape, [embedded.address], [embedded.pid], lanes))
         for count in processes:
             url = postgres.database(f"of_{count}")
             running = stack.enter_context(postgres_coordinators(directory / f"postgres-{count}", url, count))

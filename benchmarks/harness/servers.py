@@ -249,7 +249,11 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory of a process now."""
+    """Memory of a process and its children now."""
+    return _resident_bytes(pid) + sum(map(_resident_bytes, _children(pid)))
+
+
+def _resident_bytes(pid: int) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024

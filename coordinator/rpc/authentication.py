@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from coordinator.config import Settings
 from coordinator.logging import get_logger
 from coordinator.rpc.roles import ROLES_BY_WORD, Role
 from datacoord.credentials import AUTHORIZATION_METADATA_KEY, BEARER
@@ -215,3 +216,12 @@ class Authenticator:
         except OSError:
             return None
         return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def authenticator_of(settings: Settings) -> Authenticator | None:
+    """Knows the tokens that the settings name; None = there are none.
+
+    Raises:
+        ConfigInvalidError: the file cannot be used.
+    """
+    return Authenticator(Path(settings.tokens_file)) if settings.tokens_file else None

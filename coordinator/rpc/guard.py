@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
@@ -18,13 +17,13 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from coordinator.logging import get_logger
+from coordinator.rpc.abort import abort, code_of
 from coordinator.rpc.authentication import Identity
 from coordinator.rpc.gate import Gate
 from coordinator.rpc.roles import READS, Role, required_role
 from coordinator.store.calls import URGENT
 from coordinator.web.metrics import Metrics
 from datacoord.errors import (
-    CODES,
     BatchTooLargeError,
     CommitOutcomeUnknownError,
     DatacoordError,
@@ -34,9 +33,7 @@ from datacoord.errors import (
     OverloadedError,
     Reason,
     StoreUnavailableError,
-    to_status,
 )
-from datacoord.failures import STATUS_DETAILS_KEY
 from datacoord.limits import MESSAGE_BYTES_MAX
 from datacoord.transport import CALLER_METADATA_KEY, caller_of
 
@@ -48,10 +45,6 @@ ADMITTED_EARLY: Final = frozenset({"SaveBinlogPaths", "UpdateChannelCheckpoint"}
 
 DEADLINE_MARGIN_SECONDS: Final = 2.0
 """The store honours deadlines itself and says exactly what became of the call; this much later the guard gives up on it."""
-
-MESSAGE_BYTES_SHOWN: Final = 1500
-METADATA_BYTES_SHOWN: Final = 256
-"""Sentences travel in HTTP headers, twice, once percent-encoded. From 8 KiB on gRPC begins to drop headers, and calls hang."""
 
 _log = get_logger("rpc")
 
@@ -158,14 +151,14 @@ class Guard:
                 return response
             except Exception as raised:  # noqa: BLE001 - the one place where everything unexpected ends
                 error = self._explain(raised, call)
-                code = _code(error).name
+                code = code_of(error).name
             finally:
                 self._leave_unary()
                 in_flight.dec()
                 self._gate.leave(method, role, identity, context, code)
                 self._metrics.rpc_requests.labels(method, code, call.caller).inc()
                 self._metrics.rpc_duration.labels(method, call.caller).observe(time.monotonic() - started)
-            return await _abort(context, error)
+            return await abort(context, error)
 
         return handle
 
@@ -192,14 +185,14 @@ class Guard:
                 code = "OK"
             except Exception as raised:  # noqa: BLE001 - the one place where everything unexpected ends
                 error = self._explain(raised, call)
-                code = _code(error).name
+                code = code_of(error).name
             finally:
                 self._in_flight -= 1
                 in_flight.dec()
                 self._gate.leave(method, role, identity, context, code)
                 self._metrics.rpc_requests.labels(method, code, call.caller).inc()
             if error is not None:
-                await _abort(context, error)
+                await abort(context, error)
 
         return handle
 
@@ -267,25 +260,3 @@ def _caller(metadata: Iterable[tuple[str, str | bytes]]) -> str:
         if key == CALLER_METADATA_KEY:
             return caller_of(str(value))
     return "other"
-
-
-def _code(error: DatacoordError) -> grpc.StatusCode:
-    return CODES.get(error.reason, grpc.StatusCode.INTERNAL)
-
-
-def _shorten(text: str, encoded_bytes_max: int) -> str:
-    """Cuts a text so that its percent-encoding fits."""
-    if 3 * len(text) <= encoded_bytes_max and text.isascii():
-        return text
-    while len(encoded := quote(text, safe=_UNENCODED)) > encoded_bytes_max:
-        text = text[: len(text) * encoded_bytes_max // len(encoded)]
-    return text
-
-
-_UNENCODED = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
-
-
-async def _abort(context: Context, error: DatacoordError) -> Message:
-    metadata = {key: _shorten(value, METADATA_BYTES_SHOWN) for key, value in error.metadata.items()}
-    status = to_status(type(error)(_shorten(error.message, MESSAGE_BYTES_SHOWN), **metadata))
-    return await context.abort(_code(error), status.message, ((STATUS_DETAILS_KEY, status.SerializeToString()),))

@@ -148,6 +148,13 @@ class Metrics:
             "watch_streams", (), "Open WatchDmChannels streams.", "Fewer than living datanodes for longer than a lease."
         )
 
+        self.grpc_process_restarts = self._counter(
+            "grpc_process_restarts_total",
+            (),
+            "How often another gRPC process took the place of one that ended by itself (`grpc_process`).",
+            "Any increase: it was killed, perhaps for its memory, or has a bug. Calls in progress were repeated by their callers.",
+        )
+
     def _define_writes(self) -> None:
         self.group_commits = self._counter(
             "group_commits_total",

@@ -1,0 +1,296 @@
+"""The coordinator's side of its gRPC process: starts it, keeps it alive, and runs the calls that it hands over."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, replace
+from types import SimpleNamespace
+from typing import Any, Final
+
+import grpc
+
+from coordinator.config import Settings
+from coordinator.front.link import Kind, Link, heard
+from coordinator.logging import get_logger
+from datacoord.errors import BY_REASON, InternalError, Reason
+
+START_SECONDS_MAX: Final = 60.0
+_END_SECONDS_MAX: Final = 5.0
+"""What a process gets beyond the grace of calls before it is killed."""
+_RESTART_SECONDS, _RESTART_SECONDS_MAX = 0.1, 5.0
+
+_log = get_logger("grpc_process")
+
+
+class _AbortedError(Exception):
+    """A call has ended with an error, which is sent already."""
+
+
+class ForwardedContext:
+    """What handlers may ask of the context of a call that came from the gRPC process; see `grpc.aio.ServicerContext`."""
+
+    __slots__ = ("_call", "_common_names", "_deadline", "_link", "_metadata", "_peer", "_serialize", "written")
+
+    def __init__(self, link: Link, call: int, facts: tuple[Any, ...], serialize: Callable[[Any], bytes]) -> None:
+        self._link = link
+        self._call = call
+        self._deadline, self._peer, self._metadata, self._common_names = facts
+        self._serialize = serialize
+        self.written = asyncio.Event()
+
+    def time_remaining(self) -> float | None:
+        """Seconds until the deadline; None = there is none."""
+        return None if self._deadline is None else self._deadline - time.monotonic()
+
+    def invocation_metadata(self) -> Any:
+        """Pairs of keys and values."""
+        return self._metadata
+
+    def peer(self) -> str:
+        """Address of the caller."""
+        return str(self._peer)
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        """What the caller's certificate says."""
+        return {"x509_common_name": self._common_names} if self._common_names else {}
+
+    async def write(self, message: Any) -> None:
+        """Sends a message of a stream, and waits until it has left."""
+        self.written.clear()
+        self._link.send(Kind.MESSAGE, self._call, self._serialize(message))
+        await self.written.wait()
+
+    def reply(self, response: Any) -> None:
+        """Sends the response."""
+        self._link.send(Kind.REPLY, self._call, self._serialize(response))
+
+    def end(self) -> None:
+        """Says that a stream has no more messages."""
+        self._link.send(Kind.END, self._call)
+
+    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> Any:
+        """Ends the call with an error, and the handler with an exception."""
+        self.fail(code, details, tuple(trailing_metadata))
+        raise _AbortedError
+
+    def fail(self, code: grpc.StatusCode, details: str, trailing_metadata: tuple[Any, ...] = ()) -> None:
+        """Ends the call with an error."""
+        self._link.say(Kind.ABORT, self._call, code.value[0], details, trailing_metadata)
+
+
+class _Process:
+    """One gRPC process, from its start to its end, and the calls that came from it."""
+
+    def __init__(self, handler_of: Callable[[str], Any]) -> None:
+        self.gone = asyncio.Event()
+        self._handler_of = handler_of
+        self._running: dict[int, tuple[asyncio.Task[None], ForwardedContext]] = {}
+        self._listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._link = Link(self._receive, self._lost)
+        self._process: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    async def listen(self, settings: Settings) -> int:
+        """Starts it and has it take its port.
+
+        Returns:
+            the port.
+
+        Raises:
+            DatacoordError: it cannot be had.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = await asyncio.to_thread(_start, theirs)
+        try:
+            await self._link.open(ours)
+            self._link.say(Kind.SETTINGS, 0, asdict(settings))
+            async with asyncio.timeout(START_SECONDS_MAX):
+                return await self._listening
+        except TimeoutError:
+            await self.end()
+            raise InternalError(f"the gRPC process did not listen within {START_SECONDS_MAX:.0f} s") from None
+        except BaseException:
+            await self.end()
+            raise
+
+    def serve(self) -> None:
+        """Lets it accept calls."""
+        self._link.say(Kind.SERVE, 0)
+
+    async def stop(self, grace_seconds: float | None) -> None:
+        """Ends it, and waits until it has ended."""
+        self._link.say(Kind.STOP, 0, grace_seconds)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout((grace_seconds or 0) + _END_SECONDS_MAX):
+                await self.gone.wait()
+        await self.end()
+
+    async def end(self) -> int:
+        """Kills it, if it is still there, and waits until it is not.
+
+        Returns:
+            how it ended.
+        """
+        self._process.kill()
+        return await asyncio.to_thread(self._process.wait)
+
+    def _lost(self) -> None:
+        self.gone.set()
+        for task, _ in self._running.values():
+            task.cancel()
+        if not self._listening.done():
+            self._listening.set_exception(InternalError("the gRPC process ended before it listened; see the log"))
+
+    def _receive(self, kind: int, call: int, body: bytes) -> None:
+        if kind == Kind.CALL:
+            self._begin(call, body)
+        elif kind == Kind.WRITTEN and call in self._running:
+            self._running[call][1].written.set()
+        elif kind == Kind.CANCEL and call in self._running:
+            self._running[call][0].cancel()
+        elif kind == Kind.LISTENING:
+            self._listening.set_result(heard(body)[0])
+        elif kind == Kind.REFUSED:
+            reason, sentence, metadata = heard(body)
+            self._listening.set_exception(BY_REASON[Reason(reason)](sentence, **metadata))
+
+    def _begin(self, call: int, body: bytes) -> None:
+        method, *facts, request = heard(body)
+        handler = self._handler_of(method)
+        context = ForwardedContext(self._link, call, tuple(facts), handler.response_serializer)
+        task = asyncio.get_running_loop().create_task(self._run(handler, call, request, context))
+        self._running[call] = task, context
+
+    async def _run(self, handler: Any, call: int, body: bytes, context: ForwardedContext) -> None:
+        try:
+            request = handler.request_deserializer(body) if handler.request_deserializer else body
+            if handler.response_streaming:
+                await handler.unary_stream(request, context)
+                context.end()
+            else:
+                context.reply(await handler.unary_unary(request, context))
+        except _AbortedError:
+            pass
+        except Exception as error:  # noqa: BLE001 - as gRPC does; ours translate whatever they meet
+            _log.exception("call_failed")
+            context.fail(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
+        finally:
+            del self._running[call]
+
+
+def _start(theirs: socket.socket) -> "subprocess.Popen[bytes]":
+    """Starts a process that finds the same modules, with its end of the socket. Not in the group that Ctrl-C reaches."""
+    number = theirs.fileno()
+    return subprocess.Popen(
+        [sys.executable, "-m", "coordinator.front", str(number)],
+        pass_fds=[number],
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        process_group=0,
+    )
+
+
+class GrpcProcess:
+    """A gRPC server in a process of its own: to the coordinator it looks like one of `grpc.aio`.
+
+    Args:
+        settings: of the coordinator.
+        on_restart: called when another process has taken the place of one that ended by itself.
+    """
+
+    def __init__(self, settings: Settings, on_restart: Callable[[], None]) -> None:
+        self._settings = settings
+        self._on_restart = on_restart
+        self._services: list[grpc.GenericRpcHandler] = []
+        self._handlers: dict[str, Any] = {}
+        self._process = _Process(self._handler_of)
+        self._keeping: asyncio.Task[None] | None = None
+        self._accepts = False
+
+    @property
+    def pid(self) -> int:
+        """Of the process that is there now."""
+        return self._process.pid
+
+    @property
+    def accepts(self) -> bool:
+        """Whether there is a process that accepts calls."""
+        return self._accepts
+
+    async def take_port(self) -> int:
+        """Starts the process, which takes the port; it does not serve yet.
+
+        Raises:
+            PortInUseError: another process listens there.
+            ConfigInvalidError: the address or the certificates cannot be used.
+            InternalError: the process does not start.
+        """
+        port = await self._process.listen(self._settings)
+        # The one that may have to take its place must be found where this one was.
+        self._settings = replace(self._settings, grpc_port=port)
+        return port
+
+    def add_generic_rpc_handlers(self, services: Iterable[grpc.GenericRpcHandler]) -> None:
+        """Adds handlers of methods."""
+        self._services += services
+
+    def add_registered_method_handlers(self, service_name: str, method_handlers: object) -> None:
+        """The same handlers once more, for servers that look them up earlier."""
+
+    async def start(self) -> None:
+        """Begins to serve."""
+        self._process.serve()
+        self._accepts = True
+        self._keeping = asyncio.get_running_loop().create_task(self._keep(), name="grpc-process")
+
+    async def stop(self, grace: float | None) -> None:
+        """Takes no new calls, lets those in progress end within `grace` seconds, and ends the process."""
+        self._accepts = False
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.wait([self._keeping])
+        await self._process.stop(grace)
+
+    def _handler_of(self, method: str) -> Any:
+        handler = self._handlers.get(method)
+        if handler is None:
+            details: Any = SimpleNamespace(method=method, invocation_metadata=())
+            found = (service.service(details) for service in self._services)
+            handler = self._handlers[method] = next(handler for handler in found if handler is not None)
+        return handler
+
+    async def _keep(self) -> None:
+        """Has another process take the place of each that ends."""
+        while True:
+            await self._process.gone.wait()
+            self._accepts = False
+            _log.error("grpc_process_ended", pid=self._process.pid, code=await self._process.end())
+            self._process = await self._another()
+            self._process.serve()
+            self._accepts = True
+            self._on_restart()
+            _log.info("grpc_process_restarted", pid=self._process.pid)
+
+    async def _another(self) -> _Process:
+        """A process that has taken the port; tried until there is one."""
+        delay_seconds = _RESTART_SECONDS
+        while True:
+            process = _Process(self._handler_of)
+            try:
+                await process.listen(self._settings)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again, and the log says why
+                _log.error("grpc_process_did_not_start", error=str(error))
+            else:
+                return process
+            await asyncio.sleep(delay_seconds)
+            delay_seconds = min(2 * delay_seconds, _RESTART_SECONDS_MAX)
