@@ -1,37 +1,37 @@
 """Frames between the coordinator and its gRPC process, over a socket of the operating system that nobody else has.
 
-A frame is a head (bytes that follow it, kind, number of the call) and a body. What is sent in one turn of the event loop leaves
-in one piece: under load one system call moves many calls.
+A frame is a head (kind, number of the call, bytes of facts and of the body), facts as JSON, and a body as it came from gRPC. What
+is sent in one turn of the event loop leaves in one piece: under load one system call moves many calls.
 """
 
 import asyncio
-import marshal
+import json
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Any, Final, cast
 
-_HEAD: Final = struct.Struct("!IBQ")
+_HEAD: Final = struct.Struct("!BQII")
 UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
-"""So much may wait for the other end to read it before this one is told that the other is behind."""
+"""So much may wait for the other end to read it before that one is behind."""
 
 
 class Kind(IntEnum):
-    """What a frame says. Those of a call carry its number."""
+    """What a frame says. Those of a call carry its number; what stands in brackets is its facts."""
 
     SETTINGS = 1
-    """To the gRPC process: all settings of the coordinator."""
+    """To the gRPC process: listen [all settings of the coordinator]."""
     LISTENING = 2
-    """From it: the number of the port that it took."""
+    """From it: the port is taken [its number]."""
     REFUSED = 3
-    """From it: reason, sentence and metadata of the error that kept it from listening."""
+    """From it: it cannot listen [reason, sentence and metadata of the error]."""
     SERVE = 4
     """To it: accept calls."""
     STOP = 5
-    """To it: take no new calls, let those in progress end within so many seconds (None = none), and end."""
+    """To it: take no new calls, let those in progress end [within so many seconds; None = not at all], and end."""
     CALL = 10
-    """From it: method, deadline (monotonic seconds, or None), peer, metadata, names in the peer's certificate, request."""
+    """From it: a request [method, deadline in monotonic seconds or None, peer, metadata, names in the peer's certificate]."""
     CANCEL = 11
     """From it: nobody waits for this call any more."""
     WRITTEN = 12
@@ -43,31 +43,35 @@ class Kind(IntEnum):
     END = 22
     """To it: the stream has no more messages."""
     ABORT = 23
-    """To it: the call ends with an error: number of its code, sentence, trailing metadata."""
+    """To it: the call ends with an error [number of its code, sentence, trailing metadata]."""
 
 
-Receive = Callable[[int, int, bytes], None]
+Receive = Callable[[int, int, list[Any], bytes], None]
+Metadata = Iterable[tuple[str, str | bytes]]
 
 
 class Link(asyncio.Protocol):
     """One end of the socket.
 
     Args:
-        receive: is given every frame: kind, number of the call, body.
+        receive: is given every frame: kind, number of the call, facts, body.
         lost: called once, when the other end is gone.
-
-    Attributes:
-        behind: the other end does not read as fast as this one sends.
     """
 
     def __init__(self, receive: Receive, lost: Callable[[], None]) -> None:
-        self.behind = False
         self._receive = receive
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._sending: list[bytes] = []
+        self._sending_bytes = 0
+
+    @property
+    def behind(self) -> bool:
+        """Whether more than `UNREAD_BYTES_MAX` wait for the other end to read them."""
+        unsent_bytes = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        return self._sending_bytes + unsent_bytes > UNREAD_BYTES_MAX
 
     async def open(self, end: socket.socket) -> None:
         """Begins to send and to receive over a connected socket, which belongs to the link from now on."""
@@ -76,15 +80,6 @@ class Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See the base class."""
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(UNREAD_BYTES_MAX)
-
-    def pause_writing(self) -> None:
-        """See the base class."""
-        self.behind = True
-
-    def resume_writing(self) -> None:
-        """See the base class."""
-        self.behind = False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - gone is gone
         """See the base class."""
@@ -97,28 +92,29 @@ class Link(asyncio.Protocol):
         received += data
         at, end = 0, len(received)
         while end - at >= _HEAD.size:
-            size, kind, call = _HEAD.unpack_from(received, at)
+            kind, call, facts_bytes, body_bytes = _HEAD.unpack_from(received, at)
             begin = at + _HEAD.size
-            if end - begin < size:
+            body_at = begin + facts_bytes
+            if end < body_at + body_bytes:
                 break
-            at = begin + size
-            self._receive(kind, call, bytes(received[begin:at]))
+            at = body_at + body_bytes
+            facts = json.loads(received[begin:body_at]) if facts_bytes else []
+            self._receive(kind, call, facts, bytes(received[body_at:at]))
         del received[:at]
 
-    def send(self, kind: Kind, call: int = 0, body: bytes = b"") -> None:
+    def send(self, kind: Kind, call: int = 0, *facts: Any, body: bytes = b"") -> None:
         """Sends a frame; into the void where the other end is gone."""
         if not self._sending:
             self._loop.call_soon(self._flush)
-        self._sending += (_HEAD.pack(len(body), kind, call), body)
-
-    def say(self, kind: Kind, call: int, *values: Any) -> None:
-        """Sends a frame of plain values, which `heard` reads."""
-        self.send(kind, call, marshal.dumps(values))
+        said = json.dumps(facts).encode() if facts else b""
+        self._sending += (_HEAD.pack(kind, call, len(said), len(body)), said, body)
+        self._sending_bytes += len(body)
 
     def _flush(self) -> None:
         if self._transport is not None:
             self._transport.write(b"".join(self._sending))
         self._sending.clear()
+        self._sending_bytes = 0
 
     def close(self) -> None:
         """Ends the link; what was sent before still leaves."""
@@ -127,6 +123,14 @@ class Link(asyncio.Protocol):
             self._transport.close()
 
 
-def heard(body: bytes) -> Any:
-    """The values of a frame of `say`. Both ends are one program, and nobody else can speak here."""
-    return marshal.loads(body)  # noqa: S302 - see above
+def packed(metadata: Metadata) -> list[tuple[str, str, bool]]:
+    """Metadata as facts can hold it: whether a value is bytes says the third."""
+    return [
+        (key, value, False) if isinstance(value, str) else (key, value.decode("latin-1"), True)
+        for key, value in metadata
+    ]
+
+
+def unpacked(facts: Iterable[tuple[str, str, bool]]) -> tuple[tuple[str, str | bytes], ...]:
+    """What `packed` was given."""
+    return tuple((key, value.encode("latin-1") if is_bytes else value) for key, value, is_bytes in facts)

@@ -11,7 +11,7 @@ import grpc
 
 from coordinator import logging
 from coordinator.config import Settings
-from coordinator.front.link import Kind, Link, heard
+from coordinator.front.link import Kind, Link, packed, unpacked
 from coordinator.grpc_port import METHODS, enable_reflection, open_port
 from coordinator.rpc.abort import abort
 from coordinator.rpc.authentication import authenticator_of
@@ -21,6 +21,7 @@ from datacoord.errors import DatacoordError, OverloadedError
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Handle = Callable[[bytes, Context], Awaitable[Any]]
+_Said = tuple[int, list[Any], bytes]
 
 BEHIND_RETRY_DELAY_MS: Final = 1000
 _log = logging.get_logger("grpc_process")
@@ -30,7 +31,7 @@ _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 class _Waiting(Protocol):
     """Where a call waits for what the coordinator says."""
 
-    def take(self, kind: int, body: bytes) -> None:
+    def take(self, kind: int, facts: list[Any], body: bytes) -> None:
         """Is given a frame."""
         ...
 
@@ -39,21 +40,21 @@ class _Answer:
     """Of a call that gets one."""
 
     def __init__(self) -> None:
-        self.coming: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
+        self.coming: asyncio.Future[_Said] = asyncio.get_running_loop().create_future()
 
-    def take(self, kind: int, body: bytes) -> None:
+    def take(self, kind: int, facts: list[Any], body: bytes) -> None:
         if not self.coming.done():
-            self.coming.set_result((kind, body))
+            self.coming.set_result((kind, facts, body))
 
 
 class _Answers:
     """Of a stream; the coordinator sends the next one when the one before has left."""
 
     def __init__(self) -> None:
-        self.coming: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
+        self.coming: asyncio.Queue[_Said] = asyncio.Queue()
 
-    def take(self, kind: int, body: bytes) -> None:
-        self.coming.put_nowait((kind, body))
+    def take(self, kind: int, facts: list[Any], body: bytes) -> None:
+        self.coming.put_nowait((kind, facts, body))
 
 
 class Front(grpc.GenericRpcHandler):
@@ -85,17 +86,17 @@ class Front(grpc.GenericRpcHandler):
         """See the base class."""
         return self._handlers.get(handler_call_details.method)
 
-    def _receive(self, kind: int, call: int, body: bytes) -> None:
+    def _receive(self, kind: int, call: int, facts: list[Any], body: bytes) -> None:
         if call:
             waiting = self._waiting.get(call)
             if waiting is not None:
-                waiting.take(kind, body)
+                waiting.take(kind, facts, body)
         elif kind == Kind.SETTINGS:
-            self._listen(heard(body)[0])
+            self._listen(*facts)
         elif kind == Kind.SERVE:
             self._do(self._server.start())
         elif kind == Kind.STOP:
-            self._do(self._stop(heard(body)[0]))
+            self._do(self._stop(*facts))
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -117,10 +118,10 @@ class Front(grpc.GenericRpcHandler):
             if settings.grpc_reflection:
                 enable_reflection(self._server, Gate(authenticator_of(settings)))
         except DatacoordError as error:
-            self.link.say(Kind.REFUSED, 0, error.reason.value, error.message, error.metadata)
+            self.link.send(Kind.REFUSED, 0, error.reason.value, error.message, error.metadata)
             return
         self._server.add_generic_rpc_handlers([self])
-        self.link.say(Kind.LISTENING, 0, port)
+        self.link.send(Kind.LISTENING, 0, port)
 
     async def _stop(self, seconds: float | None) -> None:
         await self._server.stop(seconds)
@@ -139,15 +140,15 @@ class Front(grpc.GenericRpcHandler):
         call = self._calls
         self._waiting[call] = waiting
         remaining = context.time_remaining()
-        self.link.say(
+        self.link.send(
             Kind.CALL,
             call,
             method,
             None if remaining is None else time.monotonic() + remaining,
             context.peer(),
-            [(key, value) for key, value in context.invocation_metadata() or ()],
-            list(context.auth_context().get("x509_common_name", ())),
-            request,
+            packed(context.invocation_metadata() or ()),
+            [name.decode("latin-1") for name in context.auth_context().get("x509_common_name", ())],
+            body=request,
         )
         return call
 
@@ -156,14 +157,14 @@ class Front(grpc.GenericRpcHandler):
             answer = _Answer()
             call = await self._begin(method, request, context, answer)
             try:
-                kind, body = await answer.coming
+                kind, facts, body = await answer.coming
             except asyncio.CancelledError:
                 self.link.send(Kind.CANCEL, call)
                 raise
             finally:
                 del self._waiting[call]
             if kind == Kind.ABORT:
-                await _abort(context, body)
+                await _abort(context, *facts)
             return body
 
         return handle
@@ -175,7 +176,7 @@ class Front(grpc.GenericRpcHandler):
             kind = int(Kind.MESSAGE)
             try:
                 while True:
-                    kind, body = await answers.coming.get()
+                    kind, facts, body = await answers.coming.get()
                     if kind != Kind.MESSAGE:
                         break
                     await context.write(body)
@@ -185,14 +186,13 @@ class Front(grpc.GenericRpcHandler):
                 if kind == Kind.MESSAGE:
                     self.link.send(Kind.CANCEL, call)
             if kind == Kind.ABORT:
-                await _abort(context, body)
+                await _abort(context, *facts)
 
         return handle
 
 
-async def _abort(context: Context, body: bytes) -> None:
-    code, sentence, trailing = heard(body)
-    await context.abort(_CODES[code], sentence, trailing)
+async def _abort(context: Context, code: int, sentence: str, trailing: Any) -> None:
+    await context.abort(_CODES[code], sentence, unpacked(trailing))
 
 
 async def serve(end: socket.socket) -> None:

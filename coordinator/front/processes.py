@@ -15,7 +15,7 @@ from typing import Any, Final
 import grpc
 
 from coordinator.config import Settings
-from coordinator.front.link import Kind, Link, heard
+from coordinator.front.link import Kind, Link, Metadata, packed, unpacked
 from coordinator.logging import get_logger
 from datacoord.errors import BY_REASON, InternalError, Reason
 
@@ -36,10 +36,12 @@ class ForwardedContext:
 
     __slots__ = ("_call", "_common_names", "_deadline", "_link", "_metadata", "_peer", "_serialize", "written")
 
-    def __init__(self, link: Link, call: int, facts: tuple[Any, ...], serialize: Callable[[Any], bytes]) -> None:
+    def __init__(self, link: Link, call: int, facts: list[Any], serialize: Callable[[Any], bytes]) -> None:
         self._link = link
         self._call = call
-        self._deadline, self._peer, self._metadata, self._common_names = facts
+        self._deadline, self._peer, metadata, common_names = facts
+        self._metadata = unpacked(metadata)
+        self._common_names = [name.encode("latin-1") for name in common_names]
         self._serialize = serialize
         self.written = asyncio.Event()
 
@@ -62,25 +64,25 @@ class ForwardedContext:
     async def write(self, message: Any) -> None:
         """Sends a message of a stream, and waits until it has left."""
         self.written.clear()
-        self._link.send(Kind.MESSAGE, self._call, self._serialize(message))
+        self._link.send(Kind.MESSAGE, self._call, body=self._serialize(message))
         await self.written.wait()
 
     def reply(self, response: Any) -> None:
         """Sends the response."""
-        self._link.send(Kind.REPLY, self._call, self._serialize(response))
+        self._link.send(Kind.REPLY, self._call, body=self._serialize(response))
 
     def end(self) -> None:
         """Says that a stream has no more messages."""
         self._link.send(Kind.END, self._call)
 
-    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> Any:
+    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()) -> Any:
         """Ends the call with an error, and the handler with an exception."""
-        self.fail(code, details, tuple(trailing_metadata))
+        self.fail(code, details, trailing_metadata)
         raise _AbortedError
 
-    def fail(self, code: grpc.StatusCode, details: str, trailing_metadata: tuple[Any, ...] = ()) -> None:
+    def fail(self, code: grpc.StatusCode, details: str, trailing_metadata: Metadata = ()) -> None:
         """Ends the call with an error."""
-        self._link.say(Kind.ABORT, self._call, code.value[0], details, trailing_metadata)
+        self._link.send(Kind.ABORT, self._call, code.value[0], details, packed(trailing_metadata))
 
 
 class _Process:
@@ -113,7 +115,7 @@ class _Process:
             self._process = await asyncio.to_thread(_start, theirs)
         try:
             await self._link.open(ours)
-            self._link.say(Kind.SETTINGS, 0, asdict(settings))
+            self._link.send(Kind.SETTINGS, 0, asdict(settings))
             async with asyncio.timeout(START_SECONDS_MAX):
                 return await self._listening
         except TimeoutError:
@@ -125,11 +127,11 @@ class _Process:
 
     def serve(self) -> None:
         """Lets it accept calls."""
-        self._link.say(Kind.SERVE, 0)
+        self._link.send(Kind.SERVE, 0)
 
     async def stop(self, grace_seconds: float | None) -> None:
         """Ends it, and waits until it has ended."""
-        self._link.say(Kind.STOP, 0, grace_seconds)
+        self._link.send(Kind.STOP, 0, grace_seconds)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout((grace_seconds or 0) + _END_SECONDS_MAX):
                 await self.gone.wait()
@@ -151,23 +153,23 @@ class _Process:
         if not self._listening.done():
             self._listening.set_exception(InternalError("the gRPC process ended before it listened; see the log"))
 
-    def _receive(self, kind: int, call: int, body: bytes) -> None:
+    def _receive(self, kind: int, call: int, facts: list[Any], body: bytes) -> None:
         if kind == Kind.CALL:
-            self._begin(call, body)
+            self._begin(call, facts, body)
         elif kind == Kind.WRITTEN and call in self._running:
             self._running[call][1].written.set()
         elif kind == Kind.CANCEL and call in self._running:
             self._running[call][0].cancel()
         elif kind == Kind.LISTENING:
-            self._listening.set_result(heard(body)[0])
+            self._listening.set_result(*facts)
         elif kind == Kind.REFUSED:
-            reason, sentence, metadata = heard(body)
+            reason, sentence, metadata = facts
             self._listening.set_exception(BY_REASON[Reason(reason)](sentence, **metadata))
 
-    def _begin(self, call: int, body: bytes) -> None:
-        method, *facts, request = heard(body)
+    def _begin(self, call: int, facts: list[Any], request: bytes) -> None:
+        method, *around = facts
         handler = self._handler_of(method)
-        context = ForwardedContext(self._link, call, tuple(facts), handler.response_serializer)
+        context = ForwardedContext(self._link, call, around, handler.response_serializer)
         task = asyncio.get_running_loop().create_task(self._run(handler, call, request, context))
         self._running[call] = task, context
 
