@@ -25,7 +25,8 @@ CALLS_PER_CALLER = 60
 METHOD = (
     f"{CALLERS} callers in one Python process, {PER_CALL} positions per call, channels in shuffled order; requests are encoded "
     "before the clock starts, on every side; every write is on disk before its answer. etcd: a transaction of as many puts. "
-    f"Bare: the database alone, by its driver, without gRPC, history and leases, in groups of {bare.GROUP}."
+    f"Bare: the database alone, by its driver, without gRPC, history and leases, in groups of {bare.GROUP}. The bars are "
+    "for the better way to run each database."
 )
 
 

@@ -17,7 +17,8 @@ CALLS_PER_CALLER = 40
 METHOD = (
     f"{CALLERS} callers in one Python process, {PER_CALL} channels per call with one lane each: the next range, three objects (a "
     "row each) and the checkpoint; requests are encoded before the clock starts, on every side; every write is on disk before "
-    "its answer. etcd: the same facts as four keys per lane, a transaction per call."
+    "its answer. etcd: the same facts as four keys per lane, a transaction per call. The bars are for the better way to "
+    "run each database."
 )
 
 

@@ -24,7 +24,9 @@ METHODS: Final = {
     f"/{service.full_name}/{method.name}": method.server_streaming
     for service in (*SERVICES.values(), _HEALTH)
     for method in service.methods
+    if service is not _HEALTH or method.name in vars(health.aio.HealthServicer)
 }
+assert not any(method.client_streaming for service in SERVICES.values() for method in service.methods)  # noqa: S101 - nor served so
 """Full names of the methods there are, each with whether it answers with a stream."""
 
 HARD_CALLS_MARGIN: Final = 1024

@@ -210,7 +210,10 @@ class Coordinator:
     async def stop(self) -> None:
         """Ends in order: says so, takes no more calls, finishes those in progress, writes what is queued, closes the database."""
         _log.info("stopping")
-        await self._health.enter_graceful_shutdown()
+        # A watcher who does not read holds it up, and must not hold up the end.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_CALLS_SECONDS):
+                await self._health.enter_graceful_shutdown()
         self._web.drain()
         self._guard.drain()
         self._hub.close()

@@ -1,7 +1,6 @@
 """The gRPC process; `coordinator.front.processes` starts it."""
 
 import os
-import signal
 import socket
 import sys
 
@@ -12,9 +11,6 @@ from coordinator.front.process import serve
 
 def main() -> None:
     """Serves over the socket whose number is the argument, until its other end says stop or is gone."""
-    # A manager of services signals every process of the coordinator; calls in progress end as the coordinator says.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     uvloop.run(serve(socket.socket(fileno=int(sys.argv[1]))))
     sys.stdout.flush()
     sys.stderr.flush()

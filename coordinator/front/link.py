@@ -28,6 +28,8 @@ class Kind(IntEnum):
     """From it: it cannot listen [reason, sentence and metadata of the error]."""
     SERVE = 4
     """To it: accept calls."""
+    SERVING = 6
+    """From it: it does."""
     STOP = 5
     """To it: take no new calls, let those in progress end [within so many seconds; None = not at all], and end."""
     CALL = 10
@@ -83,8 +85,9 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - gone is gone
         """See the base class."""
-        self._transport = None
-        self._lost()
+        if self._transport is not None:
+            self._transport = None
+            self._lost()
 
     def data_received(self, data: bytes) -> None:
         """See the base class."""
@@ -99,7 +102,9 @@ class Link(asyncio.Protocol):
                 break
             at = body_at + body_bytes
             facts = json.loads(received[begin:body_at]) if facts_bytes else []
-            self._receive(kind, call, facts, bytes(received[body_at:at]))
+            with memoryview(received) as seen:
+                body = bytes(seen[body_at:at])
+            self._receive(kind, call, facts, body)
         del received[:at]
 
     def send(self, kind: Kind, call: int = 0, *facts: Any, body: bytes = b"") -> None:
@@ -108,7 +113,7 @@ class Link(asyncio.Protocol):
             self._loop.call_soon(self._flush)
         said = json.dumps(facts).encode() if facts else b""
         self._sending += (_HEAD.pack(kind, call, len(said), len(body)), said, body)
-        self._sending_bytes += len(body)
+        self._sending_bytes += len(said) + len(body)
 
     def _flush(self) -> None:
         if self._transport is not None:
@@ -117,10 +122,11 @@ class Link(asyncio.Protocol):
         self._sending_bytes = 0
 
     def close(self) -> None:
-        """Ends the link; what was sent before still leaves."""
+        """Ends the link; what was sent before still leaves. Nobody is told that the other end is gone."""
         if self._transport is not None:
             self._flush()
             self._transport.close()
+            self._transport = None
 
 
 def packed(metadata: Metadata) -> list[tuple[str, str, bool]]:

@@ -16,6 +16,7 @@ from coordinator.grpc_port import METHODS, enable_reflection, open_port
 from coordinator.rpc.abort import abort
 from coordinator.rpc.authentication import authenticator_of
 from coordinator.rpc.gate import Gate
+from coordinator.rpc.roles import ADMITTED_EARLY
 from coordinator.rpc.transport_security import server_certificates
 from datacoord.errors import DatacoordError, OverloadedError
 
@@ -24,6 +25,9 @@ Handle = Callable[[bytes, Context], Awaitable[Any]]
 _Said = tuple[int, list[Any], bytes]
 
 BEHIND_RETRY_DELAY_MS: Final = 1000
+BULKY: Final = frozenset(method for method in METHODS if method.rpartition("/")[2] in ADMITTED_EARLY)
+"""What is refused where the coordinator is behind. Heartbeats and health are not: they are small, and others must not cost an idle
+datanode its lease."""
 _log = logging.get_logger("grpc_process")
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -94,7 +98,7 @@ class Front(grpc.GenericRpcHandler):
         elif kind == Kind.SETTINGS:
             self._listen(*facts)
         elif kind == Kind.SERVE:
-            self._do(self._server.start())
+            self._do(self._serve())
         elif kind == Kind.STOP:
             self._do(self._stop(*facts))
 
@@ -123,6 +127,10 @@ class Front(grpc.GenericRpcHandler):
         self._server.add_generic_rpc_handlers([self])
         self.link.send(Kind.LISTENING, 0, port)
 
+    async def _serve(self) -> None:
+        await self._server.start()
+        self.link.send(Kind.SERVING)
+
     async def _stop(self, seconds: float | None) -> None:
         await self._server.stop(seconds)
         self.stopped.set()
@@ -133,7 +141,7 @@ class Front(grpc.GenericRpcHandler):
         Returns:
             its number.
         """
-        if self.link.behind:
+        if self.link.behind and method in BULKY:
             error = "the coordinator does not take calls any more for now; repeat the call in a moment"
             await abort(context, OverloadedError(error, retry_delay_ms=BEHIND_RETRY_DELAY_MS))
         self._calls += 1

@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -23,6 +25,9 @@ START_SECONDS_MAX: Final = 60.0
 _END_SECONDS_MAX: Final = 5.0
 """What a process gets beyond the grace of calls before it is killed."""
 _RESTART_SECONDS, _RESTART_SECONDS_MAX = 0.1, 5.0
+_LIVED_SECONDS = 10.0
+"""A process that has lived so long is not one of those that end at once again and again."""
+_NEEDED: Final = ("grpc_", "tls_", "tokens_file", "allow_", "log_")
 
 _log = get_logger("grpc_process")
 
@@ -93,6 +98,7 @@ class _Process:
         self._handler_of = handler_of
         self._running: dict[int, tuple[asyncio.Task[None], ForwardedContext]] = {}
         self._listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._serving: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._link = Link(self._receive, self._lost)
         self._process: subprocess.Popen[bytes]
 
@@ -111,11 +117,15 @@ class _Process:
             DatacoordError: it cannot be had.
         """
         ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = await asyncio.to_thread(_start, theirs)
+        try:
+            with theirs:
+                self._process = _start(theirs)
+        except OSError as error:
+            ours.close()
+            raise InternalError(f"the gRPC process cannot be started: {error.strerror or error}") from error
         try:
             await self._link.open(ours)
-            self._link.send(Kind.SETTINGS, 0, asdict(settings))
+            self._link.send(Kind.SETTINGS, 0, _needed(settings))
             async with asyncio.timeout(START_SECONDS_MAX):
                 return await self._listening
         except TimeoutError:
@@ -125,9 +135,18 @@ class _Process:
             await self.end()
             raise
 
-    def serve(self) -> None:
-        """Lets it accept calls."""
+    async def serve(self) -> None:
+        """Has it accept calls.
+
+        Raises:
+            InternalError: it has ended.
+        """
         self._link.send(Kind.SERVE, 0)
+        try:
+            await self._serving
+        except BaseException:
+            await self.end()
+            raise
 
     async def stop(self, grace_seconds: float | None) -> None:
         """Ends it, and waits until it has ended."""
@@ -144,14 +163,22 @@ class _Process:
             how it ended.
         """
         self._process.kill()
-        return await asyncio.to_thread(self._process.wait)
+        status = await asyncio.to_thread(self._process.wait)
+        self._link.close()
+        self._lost()
+        return status
 
     def _lost(self) -> None:
+        if self.gone.is_set():
+            return
         self.gone.set()
         for task, _ in self._running.values():
             task.cancel()
-        if not self._listening.done():
-            self._listening.set_exception(InternalError("the gRPC process ended before it listened; see the log"))
+        for awaited in (self._listening, self._serving):
+            if not awaited.done():
+                awaited.set_exception(InternalError("the gRPC process ended before it served; see the log"))
+                # Nobody may be waiting any more.
+                awaited.exception()
 
     def _receive(self, kind: int, call: int, facts: list[Any], body: bytes) -> None:
         if kind == Kind.CALL:
@@ -160,9 +187,11 @@ class _Process:
             self._running[call][1].written.set()
         elif kind == Kind.CANCEL and call in self._running:
             self._running[call][0].cancel()
-        elif kind == Kind.LISTENING:
+        elif kind == Kind.SERVING and not self._serving.done():
+            self._serving.set_result(None)
+        elif kind == Kind.LISTENING and not self._listening.done():
             self._listening.set_result(*facts)
-        elif kind == Kind.REFUSED:
+        elif kind == Kind.REFUSED and not self._listening.done():
             reason, sentence, metadata = facts
             self._listening.set_exception(BY_REASON[Reason(reason)](sentence, **metadata))
 
@@ -170,10 +199,12 @@ class _Process:
         method, *around = facts
         handler = self._handler_of(method)
         context = ForwardedContext(self._link, call, around, handler.response_serializer)
-        task = asyncio.get_running_loop().create_task(self._run(handler, call, request, context))
+        task = asyncio.get_running_loop().create_task(self._run(handler, request, context))
         self._running[call] = task, context
+        # Not in the task: one that is cancelled before its first step never comes to its end.
+        task.add_done_callback(lambda _: self._running.pop(call))
 
-    async def _run(self, handler: Any, call: int, body: bytes, context: ForwardedContext) -> None:
+    async def _run(self, handler: Any, body: bytes, context: ForwardedContext) -> None:
         try:
             request = handler.request_deserializer(body) if handler.request_deserializer else body
             if handler.response_streaming:
@@ -183,23 +214,39 @@ class _Process:
                 context.reply(await handler.unary_unary(request, context))
         except _AbortedError:
             pass
+        except asyncio.CancelledError:
+            # Whoever hung up does not hear it; everybody else must not wait for ever.
+            context.fail(grpc.StatusCode.CANCELLED, "the coordinator gave the call up; repeat it")
+            raise
         except Exception as error:  # noqa: BLE001 - as gRPC does; ours translate whatever they meet
             _log.exception("call_failed")
             context.fail(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
-        finally:
-            del self._running[call]
 
 
 def _start(theirs: socket.socket) -> "subprocess.Popen[bytes]":
-    """Starts a process that finds the same modules, with its end of the socket. Not in the group that Ctrl-C reaches."""
+    """Starts a process that finds the same modules, and no others, with its end of the socket.
+
+    Not in the group that Ctrl-C reaches, and deaf to the signals of a manager of services from its first moment: the coordinator
+    says when it ends. It learns no setting from the environment.
+    """
     number = theirs.fileno()
-    return subprocess.Popen(
-        [sys.executable, "-m", "coordinator.front", str(number)],
-        pass_fds=[number],
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        process_group=0,
-    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("DATACOORD_")}
+    deaf_before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "coordinator.front", str(number)],
+            pass_fds=[number],
+            stdin=subprocess.DEVNULL,
+            env={**kept, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)},
+            process_group=0,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, deaf_before)
+
+
+def _needed(settings: Settings) -> dict[str, Any]:
+    """What of the settings concerns it: whoever breaks into the process that faces the network finds no password there."""
+    return {name: value for name, value in asdict(settings).items() if name.startswith(_NEEDED)}
 
 
 class GrpcProcess:
@@ -250,8 +297,12 @@ class GrpcProcess:
         """The same handlers once more, for servers that look them up earlier."""
 
     async def start(self) -> None:
-        """Begins to serve."""
-        self._process.serve()
+        """Begins to serve.
+
+        Raises:
+            InternalError: the process has ended.
+        """
+        await self._process.serve()
         self._accepts = True
         self._keeping = asyncio.get_running_loop().create_task(self._keep(), name="grpc-process")
 
@@ -267,32 +318,36 @@ class GrpcProcess:
         handler = self._handlers.get(method)
         if handler is None:
             details: Any = SimpleNamespace(method=method, invocation_metadata=())
-            found = (service.service(details) for service in self._services)
-            handler = self._handlers[method] = next(handler for handler in found if handler is not None)
+            found = [service.service(details) for service in self._services]
+            (handler,) = [handler for handler in found if handler is not None]
+            self._handlers[method] = handler
         return handler
 
     async def _keep(self) -> None:
         """Has another process take the place of each that ends."""
+        delay_seconds = _RESTART_SECONDS
         while True:
+            began = time.monotonic()
             await self._process.gone.wait()
             self._accepts = False
-            _log.error("grpc_process_ended", pid=self._process.pid, code=await self._process.end())
-            self._process = await self._another()
-            self._process.serve()
+            _log.error("grpc_process_ended", pid=self._process.pid, status=await self._process.end())
+            delay_seconds = _RESTART_SECONDS if time.monotonic() - began > _LIVED_SECONDS else delay_seconds
+            while not await self._take_place():
+                await asyncio.sleep(delay_seconds)
+                delay_seconds = min(2 * delay_seconds, _RESTART_SECONDS_MAX)
+            delay_seconds = min(2 * delay_seconds, _RESTART_SECONDS_MAX)
             self._accepts = True
             self._on_restart()
             _log.info("grpc_process_restarted", pid=self._process.pid)
 
-    async def _another(self) -> _Process:
-        """A process that has taken the port; tried until there is one."""
-        delay_seconds = _RESTART_SECONDS
-        while True:
-            process = _Process(self._handler_of)
-            try:
-                await process.listen(self._settings)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again, and the log says why
-                _log.error("grpc_process_did_not_start", error=str(error))
-            else:
-                return process
-            await asyncio.sleep(delay_seconds)
-            delay_seconds = min(2 * delay_seconds, _RESTART_SECONDS_MAX)
+    async def _take_place(self) -> bool:
+        """Tries to have another process serve; whether one does."""
+        process = _Process(self._handler_of)
+        try:
+            await process.listen(self._settings)
+            await process.serve()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again, and the log says why
+            _log.error("grpc_process_did_not_start", error=str(error))
+            return False
+        self._process = process
+        return True

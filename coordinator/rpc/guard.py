@@ -20,7 +20,7 @@ from coordinator.logging import get_logger
 from coordinator.rpc.abort import abort, code_of
 from coordinator.rpc.authentication import Identity
 from coordinator.rpc.gate import Gate
-from coordinator.rpc.roles import READS, Role, required_role
+from coordinator.rpc.roles import ADMITTED_EARLY, READS, Role, required_role
 from coordinator.store.calls import URGENT
 from coordinator.web.metrics import Metrics
 from datacoord.errors import (
@@ -40,8 +40,6 @@ from datacoord.transport import CALLER_METADATA_KEY, caller_of
 OVERLOADED_RETRY_DELAY_MS: Final = 200
 URGENT_CALLS_MARGIN: Final = 512
 """So many calls beyond `calls_max` are taken of those that keep sessions alive: others must not cost an idle datanode its lease."""
-ADMITTED_EARLY: Final = frozenset({"SaveBinlogPaths", "UpdateChannelCheckpoint"})
-"""Writes that are refused before they are read where the queue is full: under overload a refusal must cost next to nothing."""
 
 DEADLINE_MARGIN_SECONDS: Final = 2.0
 """The store honours deadlines itself and says exactly what became of the call; this much later the guard gives up on it."""

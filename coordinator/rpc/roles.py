@@ -88,3 +88,7 @@ def required_role(service: str, method: str) -> Role:
         raise LookupError(
             f"{service}.{method} has no role; say in coordinator/rpc/roles.py who may call it, and in docs/reference/rpcs.md"
         ) from None
+
+
+ADMITTED_EARLY: Final = frozenset({"SaveBinlogPaths", "UpdateChannelCheckpoint"})
+"""Writes that are refused before they are read where there is no room: under overload a refusal must cost next to nothing."""

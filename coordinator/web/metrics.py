@@ -152,7 +152,8 @@ class Metrics:
             "grpc_process_restarts_total",
             (),
             "How often another gRPC process took the place of one that ended by itself (`grpc_process`).",
-            "Any increase: it was killed, perhaps for its memory, or has a bug. Calls in progress were repeated by their callers.",
+            "Any increase: it was killed, perhaps for its memory, or has a bug. Calls in "
+            "progress failed with UNAVAILABLE, and clients repeat them.",
         )
 
     def _define_writes(self) -> None:

@@ -22,7 +22,7 @@ BARS = {
     "commits": 2,
     "git_source": 0,
     "latency": 2,
-    "overload": 4,
+    "overload": 8,
     "recovery_info": 0,
     "saves": 2,
     "scale": 2,

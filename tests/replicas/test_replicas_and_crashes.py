@@ -14,7 +14,7 @@ from server.running_coordinator import CoordinatorProcess
 from support.postgres import PostgresServer
 from support.waiting import eventually
 
-from coordinator.server import SERVICES
+from coordinator.grpc_port import SERVICES
 
 from .load import PATIENCE_SECONDS, Load, create_collections
 from .tiling import stored_log_ids

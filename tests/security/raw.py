@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 from google.rpc import status_pb2
 
-from coordinator.server import SERVICES
+from coordinator.grpc_port import SERVICES
 from datacoord.errors import DatacoordError, Reason, from_status
 
 METHODS = {

@@ -15,7 +15,7 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from coordinator.server import SERVICES
+from coordinator.grpc_port import SERVICES
 from datacoord.client import CoordinatorClient
 from datacoord.transport import client_options
 from datacoord.v1 import admin_pb2, collection_pb2, common_pb2, data_coord_pb2, data_coord_pb2_grpc

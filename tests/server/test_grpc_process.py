@@ -1,9 +1,11 @@
 """The process that accepts calls: what callers see is the same, and whichever of the two processes dies, nothing is lost."""
 
 import contextlib
+import errno
 import os
 import signal
 import socket
+import subprocess
 import threading
 import urllib.error
 import urllib.request
@@ -14,6 +16,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase  # type: ignore[import-untyped] # it ships no types
 from prometheus_client.parser import text_string_to_metric_families
 from security.logins import Logins, log_lines
 from security.pki import Authority
@@ -21,10 +24,12 @@ from support.waiting import WAIT_SECONDS_MAX, eventually
 
 from coordinator.front import processes
 from coordinator.front.processes import GrpcProcess
+from coordinator.grpc_port import SERVICES
 from datacoord.client import CoordinatorClient
 from datacoord.errors import (
     CollectionNotFoundError,
     DatacoordError,
+    InternalError,
     InvalidFieldError,
     OverloadedError,
     PermissionDeniedError,
@@ -91,10 +96,14 @@ def grpc_process(coordinator: CoordinatorThread) -> GrpcProcess:
 
 def grpc_processes_of(pid: int) -> list[int]:
     """The gRPC processes that a process has started and that still run."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
-    alive = [child for child in children if not is_gone(child)]
-    return [child for child in alive if "coordinator.front" in Path(f"/proc/{child}/cmdline").read_text()]
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        # Threads and processes come and go meanwhile.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            children = (task / "children").read_text().split()
+            ours = [child for child in children if "coordinator.front" in Path(f"/proc/{child}/cmdline").read_text()]
+            found += [int(child) for child in ours if not is_gone(int(child))]
+    return found
 
 
 def child_of(process: CoordinatorProcess) -> int:
@@ -107,7 +116,7 @@ def is_gone(pid: int) -> bool:
     """Whether a process has ended, whoever has to be told."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in {"Z", "X"}
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
 
 
@@ -130,6 +139,7 @@ def errors_of(address: str) -> list[tuple[grpc.StatusCode, str, bytes]]:
             collection_pb2.DescribeCollectionRequest(collection_name="none").SerializeToString(),
         ),
         ("/datacoord.v1.DataCoordService/Nothing", b""),
+        ("/grpc.health.v1.Health/List", b""),
         ("/grpc.health.v1.Health/Check", health_pb2.HealthCheckRequest(service="nobody").SerializeToString()),
     ]
     unlimited = [*client_options(), ("grpc.max_send_message_length", -1)]
@@ -140,7 +150,10 @@ def errors_of(address: str) -> list[tuple[grpc.StatusCode, str, bytes]]:
                 call(body, timeout=WAIT_SECONDS_MAX)
             error: Any = caught.value
             status = status_of(error)
-            found.append((error.code(), error.details(), status.SerializeToString() if status else b""))
+            # What gRPC itself says is in its words.
+            found.append(
+                (error.code(), error.details(), status.SerializeToString()) if status else (error.code(), "", b"")
+            )
         watch: Any = channel.unary_stream("/datacoord.v1.DataCoordService/WatchDmChannels")
         with pytest.raises(grpc.RpcError) as caught:
             list(
@@ -174,8 +187,8 @@ def test_calls_are_answered_as_by_one_process(client: CoordinatorClient) -> None
         client.create_collection(definition("no name"))
 
 
-def test_calls_do_not_wait_for_each_other(coordinator: CoordinatorThread, client: CoordinatorClient) -> None:
-    """One socket carries all calls: what one caller waits for must not hold up the next one."""
+def test_every_caller_gets_its_own_answer(coordinator: CoordinatorThread, client: CoordinatorClient) -> None:
+    """One socket carries all calls: an answer that goes to another caller acknowledges what was not done."""
     client.create_collection(definition(channel_count=64))
     infos = claim(client)
     channels = [grpc.insecure_channel(coordinator.address, options=client_options()) for _ in range(4)]
@@ -333,20 +346,73 @@ def test_another_process_takes_the_place_of_one_that_is_killed(
         assert landed == [(step, step + 1) for step in range(len(lander.outcomes))], "a range was lost or doubled"
 
 
-def test_it_is_not_ready_while_nobody_accepts_calls(coordinator: CoordinatorThread, tmp_path: Path) -> None:
+def unable_to_start(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """From now on no gRPC process can be started, until the event is set."""
+    able, start = threading.Event(), processes._start
+
+    def refuse(theirs: socket.socket) -> "subprocess.Popen[bytes]":
+        if not able.is_set():
+            raise OSError(errno.EAGAIN, "no more processes")
+        return start(theirs)
+
+    monkeypatch.setattr(processes, "_start", refuse)
+    return able
+
+
+def test_it_is_not_ready_while_nobody_accepts_calls(
+    coordinator: CoordinatorThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A load balancer must send calls elsewhere as long as there is nobody to take them."""
     assert ready(coordinator.web_address)
-    port = int(coordinator.address.rpartition(":")[2])
-    with socket.socket() as squatter:
-        # Its place cannot be taken while the port is somebody else's.
-        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        os.kill(grpc_process(coordinator).pid, signal.SIGKILL)
-        eventually(lambda: not ready(coordinator.web_address), WAIT_SECONDS_MAX)
-        with contextlib.suppress(OSError):
-            squatter.bind(("127.0.0.1", port))
-            squatter.listen()
+    able = unable_to_start(monkeypatch)
+    os.kill(grpc_process(coordinator).pid, signal.SIGKILL)
+    eventually(lambda: not ready(coordinator.web_address), WAIT_SECONDS_MAX)
+    assert metric(coordinator.web_address, "grpc_process_restarts_total") == 0
+    able.set()
     eventually(lambda: ready(coordinator.web_address), WAIT_SECONDS_MAX)
     assert metric(coordinator.web_address, "grpc_process_restarts_total") == 1
+
+
+def test_a_coordinator_ends_while_it_restarts_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is killed again and again must not keep its coordinator from ending, nor leave a process behind."""
+    with running(tmp_path / "data", grpc_process=True) as coordinator:
+        unable_to_start(monkeypatch)
+        os.kill(grpc_process(coordinator).pid, signal.SIGKILL)
+        eventually(lambda: not ready(coordinator.web_address), WAIT_SECONDS_MAX)
+    monkeypatch.undo()
+    with running(tmp_path / "data", grpc_process=True) as coordinator:
+        os.kill(grpc_process(coordinator).pid, signal.SIGKILL)
+        eventually(lambda: not grpc_process(coordinator).accepts, WAIT_SECONDS_MAX)
+    assert not grpc_processes_of(os.getpid())
+
+
+def test_it_cannot_start_without_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that has no room for it must be told in a sentence, not in a traceback."""
+    unable_to_start(monkeypatch)
+    with (
+        pytest.raises(InternalError, match="cannot be started: no more processes"),
+        running(tmp_path / "data", grpc_process=True),
+    ):
+        pass
+
+
+def test_reflection_is_served_by_it(tmp_path: Path) -> None:
+    """A tool that finds the contract by asking must find it whoever accepts the call."""
+    with (
+        running(tmp_path / "data", grpc_process=True, grpc_reflection=True) as coordinator,
+        grpc.insecure_channel(coordinator.address) as channel,
+    ):
+        found = ProtoReflectionDescriptorDatabase(channel).get_services()
+    assert set(found) >= {service.full_name for service in SERVICES.values()}
+
+
+def test_it_learns_no_password(coordinator: CoordinatorThread, tmp_path: Path) -> None:
+    """Whoever breaks into the process that faces the network must not find the way into the database there."""
+    needed = processes._needed(coordinator._settings)
+    assert {"grpc_port", "tls_cert_file", "tokens_file", "log_level"} <= needed.keys()
+    assert not {name for name in needed if "database" in name or "storage" in name}
+    environment = Path(f"/proc/{grpc_process(coordinator).pid}/environ").read_text()
+    assert "DATACOORD_" not in environment
 
 
 def test_it_ends_with_the_coordinator(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support.commands import run
 
-from coordinator.server import SERVICES
+from coordinator.grpc_port import SERVICES
 from datacoord.cli import main
 from datacoord.client import CoordinatorClient
 from server.running_coordinator import CoordinatorProcess, command, definition, environment, running
