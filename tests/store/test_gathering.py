@@ -184,3 +184,20 @@ async def test_a_call_is_refused_unread_while_others_gather_and_where_its_time_i
         queue.queue.admit_unread(clock.now)
     assert queue.statistics.expired_calls == 1
     await queue.queue.close()
+
+
+async def test_answers_leave_before_the_next_group_has_the_loop() -> None:
+    """SQLite's statements run on the loop: an answer that waits behind the next transaction is late, and its caller gone."""
+    queue = Queue(group_items_max=1)
+    loop = asyncio.get_running_loop()
+    left: list[int] = []
+
+    async def call(name: str) -> None:
+        await queue.submit(Call(name))
+        # As a link does: what is sent in a turn leaves in the next one.
+        loop.call_soon(lambda: left.append(len(queue.runner.groups)))
+
+    await asyncio.gather(*(call(str(number)) for number in range(4)))
+    await asyncio.sleep(0)
+    assert left == [1, 2, 3, 4]
+    await queue.queue.close()
