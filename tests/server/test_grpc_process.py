@@ -321,7 +321,7 @@ def test_another_process_takes_the_place_of_one_that_is_killed(
     landers = [Lander(coordinator.address, info) for info in infos]
     for lander in landers:
         lander.start()
-    for kills in range(1, 4):
+    for kills in range(1, 3):
         known = [len(lander.outcomes) for lander in landers]
         eventually(
             lambda known=known: all(len(a.outcomes) > b + 5 for a, b in zip(landers, known, strict=True)),  # type: ignore[misc]
@@ -422,16 +422,15 @@ def test_it_ends_with_the_coordinator(tmp_path: Path) -> None:
             client.create_collection(definition())
             info = claim(client)[0]
             assert client.save_binlog_paths([save_part(info, 0, 5, 1)])[0].outcome == APPLIED
-        for _ in range(2):
-            child = child_of(process)
-            process.kill()
-            eventually(lambda child=child: is_gone(child), WAIT_SECONDS_MAX)  # type: ignore[misc]
-            process.start()
-            with CoordinatorClient(process.address) as client:
-                assert client.save_binlog_paths([save_part(info, 0, 5, 1)])[0].outcome == ALREADY_APPLIED
         child = child_of(process)
+        process.kill()
+        eventually(lambda: is_gone(child), WAIT_SECONDS_MAX)
+        process.start()
+        with CoordinatorClient(process.address) as client:
+            assert client.save_binlog_paths([save_part(info, 0, 5, 1)])[0].outcome == ALREADY_APPLIED
+        another = child_of(process)
         assert process.terminate() == 0
-        assert is_gone(child)
+        assert is_gone(another)
         assert "Traceback" not in process.output()
 
 
