@@ -19,7 +19,7 @@ import grpc
 from benchmarks.harness import workload
 from benchmarks.harness.against_etcd import WITH_GRPC_PROCESS
 from benchmarks.harness.command import Options, main
-from benchmarks.harness.load import RawClient, yielding
+from benchmarks.harness.load import RawClient
 from benchmarks.harness.report import Bar, Report
 from benchmarks.harness.rounds import Sample, Side, Spread, interleave
 from benchmarks.harness.servers import (
@@ -72,8 +72,7 @@ _HOW = (("", "false"), (WITH_GRPC_PROCESS, "true"))
 
 _PEAKS = " or ".join(" and ".join(map(str, size.peak_callers)) for size in SIZES)
 METHOD = (
-    f"Saves of lanes with three objects each, over {CONNECTIONS} connections, from a process that lets all others go first: what "
-    f"refused calls cost their senders is not the coordinator's. The queue holds {QUEUE_ITEMS:,} lanes. The peak: "
+    f"Saves of lanes with three objects each, over {CONNECTIONS} connections; the queue holds {QUEUE_ITEMS:,} lanes. The peak: "
     f"the better of {_PEAKS} callers, one call after the other, each the mean of a run right before and one right after the "
     f"overload, because this machine's speed changes from second to second. The overload: for {OVERLOAD_SECONDS:g} s calls "
     f"begin at {FACTOR} times the rate of the peak before it, where a sender is free. A call that is refused comes back when a "
@@ -270,7 +269,6 @@ async def measure(options: Options) -> Report:
                 load = Load(mine, callers=senders, per_call=size.lanes, first_log_id=number * _LOG_IDS_EACH)
                 name = f"{database}{ending}, {size.lanes} per call"
                 targets.append(Target(name, size, process, client, load, senders, options.calls(PEAK_LANES), seconds))
-        stack.enter_context(yielding())
         await interleave([Side(target.name, target.run) for target in targets], options.rounds)
     report = Report("overload", METHOD, _COLUMNS, versions={"postgresql": postgres.version})
     for target in targets:

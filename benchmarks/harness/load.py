@@ -1,12 +1,10 @@
 """A closed loop of callers with requests that were encoded before the clock starts: the same client for every side."""
 
 import asyncio
-import contextlib
 import os
 import random
 import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -16,24 +14,6 @@ from benchmarks.harness.servers import cpu_seconds
 from datacoord.transport import CALLER_METADATA_KEY, client_options
 
 TIMEOUT_SECONDS = 60.0
-_NICE = 10
-
-
-@contextlib.contextmanager
-def yielding() -> Iterator[None]:
-    """Lets everybody else on the machine go before all threads of this process, for as long as the context is open."""
-    before = {}
-    for thread in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(ProcessLookupError):
-            before[int(thread.name)] = os.getpriority(os.PRIO_PROCESS, int(thread.name))
-            os.setpriority(os.PRIO_PROCESS, int(thread.name), _NICE)
-    try:
-        yield
-    finally:
-        for thread_id, priority in before.items():
-            # It takes rights to be as important as one was.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.setpriority(os.PRIO_PROCESS, thread_id, priority)
 
 
 class RawClient:
