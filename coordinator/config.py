@@ -80,8 +80,8 @@ class Settings:
     grpc_process: bool = setting(
         False,
         "Accept calls in a process of its own, which hands them to the coordinator over a socket. It takes the work of gRPC from "
-        "the thread that decides and writes: for many datanodes on two processors or more, at the price of its memory (about 60 "
-        "MB) and a little time per call. If it ends, another one takes its place.",
+        "the thread that decides and writes: for many datanodes on two processors or more, at the price of its memory and a "
+        "little time per call. If it ends, another one takes its place.",
     )
     grpc_reflection: bool = setting(
         False,

@@ -160,6 +160,8 @@ class Coordinator:
             port = await server.take_port()
         else:
             server, port = open_port(settings, self._certificates)
+            if settings.grpc_reflection:
+                enable_reflection(server, self._gate)
         self.address = join_address(settings.grpc_host, port)
         return server
 
@@ -203,8 +205,6 @@ class Coordinator:
         handlers = [self._guard.handlers(SERVICES[name], servicer) for name, servicer in servicers.items()]
         server.add_generic_rpc_handlers(handlers)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, cast("grpc.aio.Server", server))
-        if self._settings.grpc_reflection and isinstance(server, grpc.aio.Server):
-            enable_reflection(server, self._gate)
         self._metrics.announce(version(), self._guard.methods, CALLERS, [job.name for job in self._jobs])
 
     async def stop(self) -> None:

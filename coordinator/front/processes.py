@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import grpc
 
@@ -20,6 +20,8 @@ from coordinator.config import Settings
 from coordinator.front.link import Kind, Link, Metadata, packed, unpacked
 from coordinator.logging import get_logger
 from datacoord.errors import BY_REASON, InternalError, Reason
+
+T = TypeVar("T")
 
 START_SECONDS_MAX: Final = 60.0
 _END_SECONDS_MAX: Final = 5.0
@@ -123,27 +125,26 @@ class _Process:
         except OSError as error:
             ours.close()
             raise InternalError(f"the gRPC process cannot be started: {error.strerror or error}") from error
-        try:
-            await self._link.open(ours)
-            self._link.send(Kind.SETTINGS, 0, _needed(settings))
-            async with asyncio.timeout(START_SECONDS_MAX):
-                return await self._listening
-        except TimeoutError:
-            await self.end()
-            raise InternalError(f"the gRPC process did not listen within {START_SECONDS_MAX:.0f} s") from None
-        except BaseException:
-            await self.end()
-            raise
+        await self._link.open(ours)
+        return await self._answered(Kind.SETTINGS, self._listening, _needed(settings))
 
     async def serve(self) -> None:
         """Has it accept calls.
 
         Raises:
-            InternalError: it has ended.
+            InternalError: it has ended, or does not do it.
         """
-        self._link.send(Kind.SERVE, 0)
+        await self._answered(Kind.SERVE, self._serving)
+
+    async def _answered(self, wanted: Kind, answer: "asyncio.Future[T]", *facts: Any) -> T:
+        """Tells it to do something and waits until it has. One that does not is ended."""
+        self._link.send(wanted, 0, *facts)
         try:
-            await self._serving
+            async with asyncio.timeout(START_SECONDS_MAX):
+                return await answer
+        except TimeoutError:
+            await self.end()
+            raise InternalError(f"the gRPC process did not answer within {START_SECONDS_MAX:.0f} s") from None
         except BaseException:
             await self.end()
             raise
@@ -255,26 +256,19 @@ class GrpcProcess:
     Args:
         settings: of the coordinator.
         on_restart: called when another process has taken the place of one that ended by itself.
+
+    Attributes:
+        accepts: there is a process that accepts calls.
     """
 
     def __init__(self, settings: Settings, on_restart: Callable[[], None]) -> None:
+        self.accepts = False
         self._settings = settings
         self._on_restart = on_restart
         self._services: list[grpc.GenericRpcHandler] = []
         self._handlers: dict[str, Any] = {}
         self._process = _Process(self._handler_of)
         self._keeping: asyncio.Task[None] | None = None
-        self._accepts = False
-
-    @property
-    def pid(self) -> int:
-        """Of the process that is there now."""
-        return self._process.pid
-
-    @property
-    def accepts(self) -> bool:
-        """Whether there is a process that accepts calls."""
-        return self._accepts
 
     async def take_port(self) -> int:
         """Starts the process, which takes the port; it does not serve yet.
@@ -303,12 +297,12 @@ class GrpcProcess:
             InternalError: the process has ended.
         """
         await self._process.serve()
-        self._accepts = True
+        self.accepts = True
         self._keeping = asyncio.get_running_loop().create_task(self._keep(), name="grpc-process")
 
     async def stop(self, grace: float | None) -> None:
         """Takes no new calls, lets those in progress end within `grace` seconds, and ends the process."""
-        self._accepts = False
+        self.accepts = False
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.wait([self._keeping])
@@ -329,14 +323,14 @@ class GrpcProcess:
         while True:
             began = time.monotonic()
             await self._process.gone.wait()
-            self._accepts = False
+            self.accepts = False
             _log.error("grpc_process_ended", pid=self._process.pid, status=await self._process.end())
             delay_seconds = _RESTART_SECONDS if time.monotonic() - began > _LIVED_SECONDS else delay_seconds
             while not await self._take_place():
                 await asyncio.sleep(delay_seconds)
                 delay_seconds = min(2 * delay_seconds, _RESTART_SECONDS_MAX)
             delay_seconds = min(2 * delay_seconds, _RESTART_SECONDS_MAX)
-            self._accepts = True
+            self.accepts = True
             self._on_restart()
             _log.info("grpc_process_restarted", pid=self._process.pid)
 

@@ -28,7 +28,8 @@ def test_nothing_that_describes_the_server_is_there_by_default(
         assert channel.call(path, b"", bearer(logins.tokens["admin"])).code is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_reflection_that_is_on_answers_admins_only(tmp_path: Path, logins: Logins) -> None:
+@pytest.mark.parametrize("apart", [False, True], ids=["one process", "gRPC process"])
+def test_reflection_that_is_on_answers_admins_only(tmp_path: Path, logins: Logins, apart: bool) -> None:
     """A switch for development that somebody forgot in production."""
 
     def ask(metadata: list[tuple[str, str]]) -> str:
@@ -40,7 +41,8 @@ def test_reflection_that_is_on_answers_admins_only(tmp_path: Path, logins: Login
             except grpc.RpcError as error:
                 return str(error.code().name)
 
-    with running(tmp_path / "data", grpc_reflection=True, tokens_file=str(logins.path)) as thread:
+    settings = {"grpc_reflection": True, "grpc_process": apart, "tokens_file": str(logins.path)}
+    with running(tmp_path / "data", **settings) as thread:
         assert "datacoord.v1.AdminService" in ask(bearer(logins.tokens["admin"]))
         assert ask([]) == "UNAUTHENTICATED"
         for word in ("reader", "writer"):

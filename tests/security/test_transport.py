@@ -85,14 +85,15 @@ def test_where_clients_need_a_certificate_nobody_gets_in_without_one(tmp_path: P
                 names(thread.address, bad, timeout_seconds=1)
 
 
+@pytest.mark.parametrize("apart", [False, True], ids=["one process", "gRPC process"])
 def test_a_certificate_is_replaced_without_a_restart_and_a_broken_one_changes_nothing(
-    tmp_path: Path, authority: Authority, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, authority: Authority, capfd: pytest.CaptureFixture[str], apart: bool
 ) -> None:
     """A certificate that needs a restart is one that runs out on a holiday."""
     settings = tls(authority)
     good = Credentials(tls_ca=str(authority.path))
     with (
-        running(tmp_path / "data", **settings) as thread,
+        running(tmp_path / "data", grpc_process=apart, **settings) as thread,
         CoordinatorClient(thread.address, credentials=good) as client,
     ):
         client.create_collection(definition())
@@ -104,7 +105,7 @@ def test_a_certificate_is_replaced_without_a_restart_and_a_broken_one_changes_no
         assert served_serial(thread) == second
         assert names(thread.address, good) == ["files"]
         assert [collection.collection_name for collection in client.list_collections()] == ["files"]
-    assert len(log_lines(capsys.readouterr().out, "tls_files_refused")) == 1
+    assert len(log_lines(capfd.readouterr().out, "tls_files_refused")) == 1
 
 
 def test_a_client_whose_certificate_was_replaced_shows_the_new_one(tmp_path: Path, authority: Authority) -> None:

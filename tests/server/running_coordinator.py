@@ -7,13 +7,15 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
 import uvloop
+from prometheus_client.parser import text_string_to_metric_families
 from support.waiting import WAIT_SECONDS_MAX, eventually, joined
 
 from coordinator import logging
@@ -212,3 +214,42 @@ def claim(client: CoordinatorClient, collection: str = "files") -> list[data_coo
     results = client.claim_channels("query-1", names)
     assert all(result.HasField("info") for result in results)
     return [result.info for result in results]
+
+
+def metric(web_address: str, name: str, **labels: str) -> float:
+    """A metric, of all samples with these labels."""
+    with urllib.request.urlopen(f"http://{web_address}/metrics", timeout=WAIT_SECONDS_MAX) as page:
+        families = list(text_string_to_metric_families(page.read().decode()))
+    samples = [sample for family in families for sample in family.samples if sample.name == f"datacoord_{name}"]
+    return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
+
+
+def in_flight(process: CoordinatorProcess, method: str) -> float:
+    """Calls of a method that are in progress, by the coordinator's own metrics."""
+    return metric(process.web_address, "rpc_in_flight", method=method)
+
+
+def grpc_processes_of(pid: int) -> list[int]:
+    """The gRPC processes that a process has started and that still run."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        # Threads and processes come and go meanwhile.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            children = (task / "children").read_text().split()
+            ours = [child for child in children if "coordinator.front" in Path(f"/proc/{child}/cmdline").read_text()]
+            found += [int(child) for child in ours if not is_gone(int(child))]
+    return found
+
+
+def grpc_process_of(process: CoordinatorProcess) -> int:
+    """The gRPC process of a coordinator."""
+    (child,) = grpc_processes_of(process.process.pid)
+    return child
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended, whoever has to be told."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in {"Z", "X"}
+    except (FileNotFoundError, ProcessLookupError):
+        return True

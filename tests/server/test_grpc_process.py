@@ -1,6 +1,5 @@
 """The process that accepts calls: what callers see is the same, and whichever of the two processes dies, nothing is lost."""
 
-import contextlib
 import errno
 import os
 import signal
@@ -9,26 +8,23 @@ import subprocess
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase  # type: ignore[import-untyped] # it ships no types
-from prometheus_client.parser import text_string_to_metric_families
 from security.logins import Logins, log_lines
 from security.pki import Authority
 from support.waiting import WAIT_SECONDS_MAX, eventually
 
 from coordinator.front import processes
 from coordinator.front.processes import GrpcProcess
-from coordinator.grpc_port import SERVICES
 from datacoord.client import CoordinatorClient
 from datacoord.errors import (
     CollectionNotFoundError,
-    DatacoordError,
     InternalError,
     InvalidFieldError,
     OverloadedError,
@@ -46,6 +42,11 @@ from server.running_coordinator import (
     CoordinatorThread,
     claim,
     definition,
+    grpc_process_of,
+    grpc_processes_of,
+    in_flight,
+    is_gone,
+    metric,
     running,
     save_part,
 )
@@ -70,14 +71,6 @@ def client(coordinator: CoordinatorThread) -> Iterator[CoordinatorClient]:
         yield connected
 
 
-def metric(web_address: str, name: str, **labels: str) -> float:
-    """A metric, of all samples with these labels."""
-    with urllib.request.urlopen(f"http://{web_address}/metrics", timeout=WAIT_SECONDS_MAX) as page:
-        families = list(text_string_to_metric_families(page.read().decode()))
-    samples = [sample for family in families for sample in family.samples if sample.name == f"datacoord_{name}"]
-    return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
-
-
 def ready(web_address: str) -> bool:
     """Whether the coordinator says that it can serve."""
     try:
@@ -94,77 +87,40 @@ def grpc_process(coordinator: CoordinatorThread) -> GrpcProcess:
     return server
 
 
-def grpc_processes_of(pid: int) -> list[int]:
-    """The gRPC processes that a process has started and that still run."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        # Threads and processes come and go meanwhile.
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            children = (task / "children").read_text().split()
-            ours = [child for child in children if "coordinator.front" in Path(f"/proc/{child}/cmdline").read_text()]
-            found += [int(child) for child in ours if not is_gone(int(child))]
-    return found
-
-
-def child_of(process: CoordinatorProcess) -> int:
-    """The gRPC process of a coordinator."""
-    (child,) = grpc_processes_of(process.process.pid)
-    return child
-
-
-def is_gone(pid: int) -> bool:
-    """Whether a process has ended, whoever has to be told."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in {"Z", "X"}
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
 # ---- what callers see -----------------------------------------------------------------------------------------------------------
 
 
+def told(call: Callable[[], object]) -> tuple[grpc.StatusCode, str, bytes]:
+    """What a call that must fail is told: code, sentence, details."""
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    error: Any = caught.value
+    status = status_of(error)
+    # What gRPC itself says is in its words.
+    return (error.code(), error.details(), status.SerializeToString()) if status else (error.code(), "", b"")
+
+
 def errors_of(address: str) -> list[tuple[grpc.StatusCode, str, bytes]]:
-    """What calls that must fail are told: code, sentence, details."""
-    found = []
-    calls: list[tuple[str, bytes]] = [
+    """What callers of a coordinator are told of everything that must fail."""
+    describe = "/datacoord.v1.CollectionService/DescribeCollection"
+    unary = [
         (SAVE, b"\xff\xff"),
         (SAVE, b""),
         (SAVE, b"\x00" * (MESSAGE_BYTES_MAX + 1)),
-        (
-            "/datacoord.v1.CollectionService/DescribeCollection",
-            collection_pb2.DescribeCollectionRequest(collection_name="nöne" * 2000).SerializeToString(),
-        ),
-        (
-            "/datacoord.v1.CollectionService/DescribeCollection",
-            collection_pb2.DescribeCollectionRequest(collection_name="none").SerializeToString(),
-        ),
+        (describe, collection_pb2.DescribeCollectionRequest(collection_name="nöne" * 2000).SerializeToString()),
+        (describe, collection_pb2.DescribeCollectionRequest(collection_name="none").SerializeToString()),
         ("/datacoord.v1.DataCoordService/Nothing", b""),
         ("/grpc.health.v1.Health/List", b""),
         ("/grpc.health.v1.Health/Check", health_pb2.HealthCheckRequest(service="nobody").SerializeToString()),
     ]
     unlimited = [*client_options(), ("grpc.max_send_message_length", -1)]
     with grpc.insecure_channel(address, options=unlimited) as channel:
-        for method, body in calls:
-            call: Any = channel.unary_unary(method)
-            with pytest.raises(grpc.RpcError) as caught:
-                call(body, timeout=WAIT_SECONDS_MAX)
-            error: Any = caught.value
-            status = status_of(error)
-            # What gRPC itself says is in its words.
-            found.append(
-                (error.code(), error.details(), status.SerializeToString()) if status else (error.code(), "", b"")
-            )
+        call_of: Any = channel.unary_unary
+        calls: list[Any] = [partial(call_of(method), body) for method, body in unary]
         watch: Any = channel.unary_stream("/datacoord.v1.DataCoordService/WatchDmChannels")
-        with pytest.raises(grpc.RpcError) as caught:
-            list(
-                watch(
-                    data_coord_pb2.WatchDmChannelsRequest(node_id=77).SerializeToString(),
-                    timeout=WAIT_SECONDS_MAX,
-                )
-            )
-        error = caught.value
-        found.append((error.code(), error.details(), status_of(error).SerializeToString()))  # type: ignore[union-attr]
-    return found
+        nobody = data_coord_pb2.WatchDmChannelsRequest(node_id=77).SerializeToString()
+        calls.append(lambda timeout: list(watch(nobody, timeout=timeout)))
+        return [told(partial(call, timeout=WAIT_SECONDS_MAX)) for call in calls]
 
 
 def test_errors_are_those_of_one_process(coordinator: CoordinatorThread, tmp_path: Path) -> None:
@@ -233,15 +189,10 @@ def test_a_call_ends_with_its_caller(tmp_path: Path) -> None:
             request = data_coord_pb2.SaveBinlogPathsRequest(channels=[save_part(info, 0, 5, 1)])
             save: Any = channel.unary_unary(SAVE)
             answer = save.future(request.SerializeToString(), timeout=WAIT_SECONDS_MAX)
-            eventually(lambda: in_flight(process) == 1, WAIT_SECONDS_MAX)
+            eventually(lambda: in_flight(process, "SaveBinlogPaths") == 1, WAIT_SECONDS_MAX)
             answer.cancel()
-            eventually(lambda: in_flight(process) == 0, WAIT_SECONDS_MAX)
+            eventually(lambda: in_flight(process, "SaveBinlogPaths") == 0, WAIT_SECONDS_MAX)
         (points / "coordinator.before_commit.hold").unlink()
-
-
-def in_flight(process: CoordinatorProcess) -> float:
-    """Saves in progress, by the coordinator's own metrics."""
-    return metric(process.web_address, "rpc_in_flight", method="SaveBinlogPaths")
 
 
 def test_health_is_watched_through_it(coordinator: CoordinatorThread) -> None:
@@ -288,64 +239,6 @@ def test_who_calls_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 # ---- one of the two ends --------------------------------------------------------------------------------------------------------
 
 
-class Lander(threading.Thread):
-    """Lands ranges of one channel, each repeated until it is acknowledged: the protocol of a datanode."""
-
-    def __init__(self, address: str, info: Any) -> None:
-        super().__init__(daemon=True)
-        self._client = CoordinatorClient(address, timeout_seconds=WAIT_SECONDS_MAX)
-        self.info = info
-        self.ending = threading.Event()
-        self.outcomes: list[int] = []
-        self.failed: DatacoordError | None = None
-
-    def run(self) -> None:
-        """Lands until it is told to stop."""
-        try:
-            while not self.ending.is_set():
-                step = len(self.outcomes)
-                part = save_part(self.info, step, step + 1, self.info.channel_index * 1_000_000 + step + 1)
-                self.outcomes.append(self._client.save_binlog_paths([part])[0].outcome)
-        except DatacoordError as error:
-            self.failed = error
-        finally:
-            self._client.close()
-
-
-def test_another_process_takes_the_place_of_one_that_is_killed(
-    coordinator: CoordinatorThread, client: CoordinatorClient
-) -> None:
-    """The kernel kills what takes too much memory: callers must find a server where it was, and what they were told is true."""
-    client.create_collection(definition(channel_count=4))
-    infos = claim(client)
-    landers = [Lander(coordinator.address, info) for info in infos]
-    for lander in landers:
-        lander.start()
-    for kills in range(1, 3):
-        known = [len(lander.outcomes) for lander in landers]
-        eventually(
-            lambda known=known: all(len(a.outcomes) > b + 5 for a, b in zip(landers, known, strict=True)),  # type: ignore[misc]
-            WAIT_SECONDS_MAX,
-        )
-        server = grpc_process(coordinator)
-        os.kill(server.pid, signal.SIGKILL)
-        eventually(
-            lambda kills=kills: metric(coordinator.web_address, "grpc_process_restarts_total") == kills,  # type: ignore[misc]
-            WAIT_SECONDS_MAX,
-        )
-        eventually(lambda: ready(coordinator.web_address), WAIT_SECONDS_MAX)
-    for lander in landers:
-        lander.ending.set()
-    for lander in landers:
-        lander.join(WAIT_SECONDS_MAX)
-        assert lander.failed is None, lander.failed
-        assert set(lander.outcomes) <= {APPLIED, ALREADY_APPLIED}
-    listed = client.list_binlogs("files")
-    for channel, lander in zip(sorted(listed, key=lambda one: one.channel_name), landers, strict=True):
-        landed = sorted((binlog.range_from, binlog.range_to) for binlog in channel.binlogs)
-        assert landed == [(step, step + 1) for step in range(len(lander.outcomes))], "a range was lost or doubled"
-
-
 def unable_to_start(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """From now on no gRPC process can be started, until the event is set."""
     able, start = threading.Event(), processes._start
@@ -365,7 +258,7 @@ def test_it_is_not_ready_while_nobody_accepts_calls(
     """A load balancer must send calls elsewhere as long as there is nobody to take them."""
     assert ready(coordinator.web_address)
     able = unable_to_start(monkeypatch)
-    os.kill(grpc_process(coordinator).pid, signal.SIGKILL)
+    os.kill(grpc_process(coordinator)._process.pid, signal.SIGKILL)
     eventually(lambda: not ready(coordinator.web_address), WAIT_SECONDS_MAX)
     assert metric(coordinator.web_address, "grpc_process_restarts_total") == 0
     able.set()
@@ -377,11 +270,11 @@ def test_a_coordinator_ends_while_it_restarts_the_process(tmp_path: Path, monkey
     """What is killed again and again must not keep its coordinator from ending, nor leave a process behind."""
     with running(tmp_path / "data", grpc_process=True) as coordinator:
         unable_to_start(monkeypatch)
-        os.kill(grpc_process(coordinator).pid, signal.SIGKILL)
+        os.kill(grpc_process(coordinator)._process.pid, signal.SIGKILL)
         eventually(lambda: not ready(coordinator.web_address), WAIT_SECONDS_MAX)
     monkeypatch.undo()
     with running(tmp_path / "data", grpc_process=True) as coordinator:
-        os.kill(grpc_process(coordinator).pid, signal.SIGKILL)
+        os.kill(grpc_process(coordinator)._process.pid, signal.SIGKILL)
         eventually(lambda: not grpc_process(coordinator).accepts, WAIT_SECONDS_MAX)
     assert not grpc_processes_of(os.getpid())
 
@@ -396,22 +289,12 @@ def test_it_cannot_start_without_the_process(tmp_path: Path, monkeypatch: pytest
         pass
 
 
-def test_reflection_is_served_by_it(tmp_path: Path) -> None:
-    """A tool that finds the contract by asking must find it whoever accepts the call."""
-    with (
-        running(tmp_path / "data", grpc_process=True, grpc_reflection=True) as coordinator,
-        grpc.insecure_channel(coordinator.address) as channel,
-    ):
-        found = ProtoReflectionDescriptorDatabase(channel).get_services()
-    assert set(found) >= {service.full_name for service in SERVICES.values()}
-
-
 def test_it_learns_no_password(coordinator: CoordinatorThread, tmp_path: Path) -> None:
     """Whoever breaks into the process that faces the network must not find the way into the database there."""
     needed = processes._needed(coordinator._settings)
     assert {"grpc_port", "tls_cert_file", "tokens_file", "log_level"} <= needed.keys()
     assert not {name for name in needed if "database" in name or "storage" in name}
-    environment = Path(f"/proc/{grpc_process(coordinator).pid}/environ").read_text()
+    environment = Path(f"/proc/{grpc_process(coordinator)._process.pid}/environ").read_text()
     assert "DATACOORD_" not in environment
 
 
@@ -422,41 +305,16 @@ def test_it_ends_with_the_coordinator(tmp_path: Path) -> None:
             client.create_collection(definition())
             info = claim(client)[0]
             assert client.save_binlog_paths([save_part(info, 0, 5, 1)])[0].outcome == APPLIED
-        child = child_of(process)
+        child = grpc_process_of(process)
         process.kill()
         eventually(lambda: is_gone(child), WAIT_SECONDS_MAX)
         process.start()
         with CoordinatorClient(process.address) as client:
             assert client.save_binlog_paths([save_part(info, 0, 5, 1)])[0].outcome == ALREADY_APPLIED
-        another = child_of(process)
+        another = grpc_process_of(process)
         assert process.terminate() == 0
         assert is_gone(another)
         assert "Traceback" not in process.output()
-
-
-def test_a_call_in_progress_is_finished_before_both_end(tmp_path: Path) -> None:
-    """A caller whose save is committed while the coordinator ends should learn it, not guess."""
-    points = tmp_path / "points"
-    points.mkdir()
-    environment = {ENVIRONMENT_VARIABLE: str(points)}
-    with CoordinatorProcess(tmp_path / "data", "--grpc-process", environment=environment) as process:
-        with CoordinatorClient(process.address) as client:
-            client.create_collection(definition())
-            info = claim(client)[0]
-            (points / "coordinator.before_commit.hold").touch()
-            results: list[Any] = []
-            saving = threading.Thread(
-                target=lambda: results.extend(client.save_binlog_paths([save_part(info, 0, 5, 1)]))
-            )
-            saving.start()
-            eventually(lambda: in_flight(process) == 1, WAIT_SECONDS_MAX)
-            # All processes of a service are told at once by some that manage them.
-            os.kill(child_of(process), signal.SIGTERM)
-            process.process.send_signal(signal.SIGTERM)
-            (points / "coordinator.before_commit.hold").unlink()
-            saving.join(WAIT_SECONDS_MAX)
-            assert [result.outcome for result in results] == [APPLIED]
-        assert process.process.wait(WAIT_SECONDS_MAX) == 0
 
 
 def test_a_port_that_is_taken_is_said_as_by_one_process(tmp_path: Path) -> None:
@@ -506,7 +364,7 @@ def test_calls_are_refused_while_the_coordinator_stands_still(tmp_path: Path) ->
 def test_a_process_that_does_not_end_is_ended(coordinator: CoordinatorThread, monkeypatch: pytest.MonkeyPatch) -> None:
     """A gRPC process that hangs must not keep its coordinator from ending."""
     monkeypatch.setattr(processes, "_END_SECONDS_MAX", 0.2)
-    pid = grpc_process(coordinator).pid
+    pid = grpc_process(coordinator)._process.pid
     os.kill(pid, signal.SIGSTOP)
     coordinator.run(grpc_process(coordinator).stop(0.0))
     assert is_gone(pid)

@@ -6,35 +6,34 @@ import signal
 import subprocess
 import sys
 import threading
-import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from prometheus_client.parser import text_string_to_metric_families
 from support.waiting import eventually
 
 from datacoord.client import CoordinatorClient
 from datacoord.failpoints import ENVIRONMENT_VARIABLE
 from datacoord.v1 import common_pb2
-from server.running_coordinator import QUICK, CoordinatorProcess, claim, definition, environment, save_part
+from server.running_coordinator import (
+    QUICK,
+    CoordinatorProcess,
+    claim,
+    definition,
+    environment,
+    grpc_process_of,
+    grpc_processes_of,
+    in_flight,
+    metric,
+    save_part,
+)
 
 APPLIED = common_pb2.OUTCOME_APPLIED
 ALREADY_APPLIED = common_pb2.OUTCOME_ALREADY_APPLIED
 SECONDS_MAX = 60
-
-
-def in_flight(process: CoordinatorProcess, method: str) -> float:
-    """Calls of a method that are in progress, by the coordinator's own metrics."""
-    with urllib.request.urlopen(f"http://{process.web_address}/metrics", timeout=SECONDS_MAX) as page:
-        for family in text_string_to_metric_families(page.read().decode()):
-            for sample in family.samples:
-                if sample.name == "datacoord_rpc_in_flight" and sample.labels["method"].endswith(method):
-                    return sample.value
-    return 0.0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -51,11 +50,12 @@ def test_it_ends_in_order(tmp_path: Path, number: int) -> None:
         assert "Traceback" not in output
 
 
-def test_a_call_in_progress_is_finished_and_new_ones_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flags", [(), ("--grpc-process",)], ids=["one process", "gRPC process"])
+def test_a_call_in_progress_is_finished_and_new_ones_are_refused(tmp_path: Path, flags: Sequence[str]) -> None:
     """A caller whose save is committed while the process ends should learn it, not guess."""
     points = tmp_path / "points"
     points.mkdir()
-    with CoordinatorProcess(tmp_path / "data", environment={ENVIRONMENT_VARIABLE: str(points)}) as process:
+    with CoordinatorProcess(tmp_path / "data", *flags, environment={ENVIRONMENT_VARIABLE: str(points)}) as process:
         with CoordinatorClient(process.address) as client:
             client.create_collection(definition())
             info = claim(client)[0]
@@ -68,7 +68,9 @@ def test_a_call_in_progress_is_finished_and_new_ones_are_refused(tmp_path: Path)
             eventually(lambda: any(points.glob("coordinator.before_commit.held.*")))
             # The commit that is held may be a background job's: the save itself must have come, too.
             eventually(lambda: in_flight(process, "SaveBinlogPaths") == 1)
-            process.process.send_signal(signal.SIGTERM)
+            # Some that manage services tell all processes of one at once.
+            for pid in (*grpc_processes_of(process.process.pid), process.process.pid):
+                os.kill(pid, signal.SIGTERM)
             (points / "coordinator.before_commit.hold").unlink()
             saving.join(SECONDS_MAX)
             assert [result.outcome for result in results] == [APPLIED]
@@ -112,11 +114,32 @@ class Lander(threading.Thread):
         self._client.close()
 
 
-def survive(tmp_path: Path, *, kills: int, channels: int, ranges: int, seed: int) -> None:
-    """Kills a coordinator under load again and again; nothing acknowledged is lost, nothing is doubled."""
+def restart(process: CoordinatorProcess) -> None:
+    """Kills a coordinator, and starts it again."""
+    process.kill()
+    process.start()
+
+
+def replace_grpc_process(process: CoordinatorProcess) -> None:
+    """Kills the gRPC process of a coordinator, and waits until another one has taken its place."""
+    restarts = metric(process.web_address, "grpc_process_restarts_total")
+    os.kill(grpc_process_of(process), signal.SIGKILL)
+    eventually(lambda: metric(process.web_address, "grpc_process_restarts_total") > restarts, SECONDS_MAX)
+
+
+def survive(
+    tmp_path: Path,
+    *more_flags: str,
+    kill: Callable[[CoordinatorProcess], None] = restart,
+    kills: int,
+    channels: int,
+    ranges: int,
+    seed: int,
+) -> None:
+    """Kills a coordinator, or a part of it, under load again and again; nothing acknowledged is lost, nothing is doubled."""
     rng = random.Random(seed)
     flags = [part for name in QUICK if "port" not in name for part in (f"--{name.replace('_', '-')}", str(QUICK[name]))]
-    with CoordinatorProcess(tmp_path / "data", *flags) as process:
+    with CoordinatorProcess(tmp_path / "data", *flags, *more_flags) as process:
         with CoordinatorClient(process.address) as client:
             client.create_collection(definition(channel_count=channels))
             landers = [Lander(process.address, info, ranges) for info in claim(client)]
@@ -126,8 +149,7 @@ def survive(tmp_path: Path, *, kills: int, channels: int, ranges: int, seed: int
         for target in sorted(rng.sample(range(1, total), kills)):
             eventually(lambda target=target: acknowledged(landers) >= target, SECONDS_MAX)  # type: ignore[misc]
             before = [(lander, list(lander.acknowledged)) for lander in landers]
-            process.kill()
-            process.start()
+            kill(process)
             with CoordinatorClient(process.address) as client:
                 for _, parts in before:
                     if parts:
@@ -159,6 +181,13 @@ def test_acknowledged_saves_survive_sigkill(tmp_path: Path) -> None:
     seed = int(os.environ.get("SEED", random.randrange(2**32)))
     print(f"seed {seed}")
     survive(tmp_path, kills=2, channels=4, ranges=100, seed=seed)
+
+
+def test_acknowledged_saves_survive_sigkill_of_the_grpc_process(tmp_path: Path) -> None:
+    """The kernel kills what takes too much memory: callers must find a server where it was, and what they were told is true."""
+    seed = int(os.environ.get("SEED", random.randrange(2**32)))
+    print(f"seed {seed}")
+    survive(tmp_path, "--grpc-process", kill=replace_grpc_process, kills=2, channels=4, ranges=100, seed=seed)
 
 
 @pytest.mark.long
