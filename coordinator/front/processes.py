@@ -125,7 +125,12 @@ class _Process:
         except OSError as error:
             ours.close()
             raise InternalError(f"the gRPC process cannot be started: {error.strerror or error}") from error
-        await self._link.open(ours)
+        try:
+            await self._link.open(ours)
+        except BaseException:
+            ours.close()
+            await self.end()
+            raise
         return await self._answered(Kind.SETTINGS, self._listening, _needed(settings))
 
     async def serve(self) -> None:

@@ -3,13 +3,16 @@
 import asyncio
 import json
 import socket
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.waiting import eventually_in_thread
 
+from coordinator.config import Settings
 from coordinator.front.link import UNREAD_BYTES_MAX, Kind, Link, packed, unpacked
 from coordinator.front.processes import _Process
 
@@ -119,3 +122,28 @@ async def test_nothing_stays_of_a_call_that_is_cancelled_before_it_begins() -> N
     assert list(process._running) == [2]
     other.close()
     await eventually_in_thread(lambda: process.gone.is_set() and not process._running)
+
+
+@pytest.mark.parametrize("step", ["open", "send"])
+async def test_a_process_whose_start_is_given_up_is_ended(
+    step: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A coordinator may end at any moment of a restart; what it had started by then would listen for nobody, for ever."""
+    reached, original = asyncio.Event(), getattr(Link, step)
+
+    async def hang(*_: Any) -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    def noted(link: Link, *facts: Any, **body: bytes) -> None:
+        reached.set()
+        original(link, *facts, **body)
+
+    monkeypatch.setattr(Link, step, hang if step == "open" else noted)
+    process = _Process(lambda _: None)
+    starting = asyncio.create_task(process.listen(Settings(data_dir=str(tmp_path), grpc_port=0)))
+    await reached.wait()
+    starting.cancel()
+    await asyncio.wait([starting])
+    assert starting.cancelled()
+    assert process._process.returncode is not None
