@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -25,6 +26,8 @@ log = structlog.get_logger()
 
 _BEGIN_RETRY_SECONDS = 0.005
 _BEGIN_RETRY_SECONDS_MAX = 0.05
+_QUICK_COMMIT_SECONDS, _COMMIT_WEIGHT = 0.001, 0.2
+"""A COMMIT that takes less, as a rule, takes little more than to have another thread do it."""
 _LONG_READS_MAX = 2
 """Reads in steps at once; fewer than there are connections for reading."""
 
@@ -134,6 +137,8 @@ class Database:
         self._faults = faults
         self._writer = self.kind.writer(busy_timeout_ms)
         self._reader = self.kind.reader(busy_timeout_ms)
+        self._kept: Connection | None = None
+        self._usual_commit_seconds = 1.0
         self._write_thread = ThreadPoolExecutor(1, thread_name_prefix="store-commit")
         self._read_threads = ThreadPoolExecutor(4, thread_name_prefix="store-read")
         self._long_reads = asyncio.Semaphore(_LONG_READS_MAX)
@@ -147,13 +152,16 @@ class Database:
             except Exception as error:
                 raise exc.OperationalError(statement, None, error) from error
 
-    async def write(self, work: Callable[[Connection, int], T], seconds: float | None = None) -> T:
+    async def write(
+        self, work: Callable[[Connection, int], T], seconds: float | None = None, *, quick: bool = False
+    ) -> T:
         """Runs a transaction that writes, and commits it.
 
         Args:
             work: its statements, given the connection and the database's clock in milliseconds since the epoch. May run again
                 after a failure that certainly left nothing behind, and in another thread.
             seconds: time that each of its statements may take, where the database can bound it; None = as configured.
+            quick: it is small, and nobody is known to wait for the loop: where COMMIT is quick as a rule, the loop may wait for it.
 
         Raises:
             WriteFailedError: it failed, and what that means.
@@ -162,21 +170,41 @@ class Database:
         loop = asyncio.get_running_loop()
         if not self.kind.runs_on_loop:
             return await loop.run_in_executor(self._write_thread, self._whole, work, seconds)
-        with self._connect() as connection:
+        with self._keeping(self._connect()) as connection:
             now_ms = await self._begin(connection, seconds)
             result = self._statements(connection, now_ms, work)
-            await loop.run_in_executor(self._write_thread, self._commit, connection)
+            if quick and self._usual_commit_seconds < _QUICK_COMMIT_SECONDS:
+                self._commit(connection)
+            else:
+                await loop.run_in_executor(self._write_thread, self._commit, connection)
             return result
 
     def _connect(self) -> Connection:
+        """The connection that was kept, or another one."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            return kept
         try:
             return self._writer.connect()
         except Exception as error:
             raise WriteFailedError(sort_error(self.kind, error, committing=False)) from error
 
+    @contextmanager
+    def _keeping(self, connection: Connection) -> Generator[Connection, None, None]:
+        """Keeps a connection for the next transaction, or gives it back where this one fails.
+
+        What the pool does around each transaction costs as much as a small one.
+        """
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        self._kept = connection
+
     def _whole(self, work: Callable[[Connection, int], T], seconds: float | None) -> T:
         connection, now_ms = self._begun(seconds)
-        with connection:
+        with self._keeping(connection):
             result = self._statements(connection, now_ms, work)
             self._commit(connection)
             return result
@@ -240,7 +268,9 @@ class Database:
             self._roll_back(connection, outcome)
             raise WriteFailedError(outcome) from error
         finally:
-            self.commit_seconds += time.perf_counter() - started
+            took = time.perf_counter() - started
+            self.commit_seconds += took
+            self._usual_commit_seconds += _COMMIT_WEIGHT * (took - self._usual_commit_seconds)
 
     def _roll_back(self, connection: Connection, outcome: SortedError) -> None:
         """Leaves no transaction open; a connection that met more than a lock or one call's error is not used again."""
@@ -303,12 +333,17 @@ class Database:
         """Closes all connections; transactions in progress end first."""
         self._write_thread.shutdown(wait=True)
         self._read_threads.shutdown(wait=True)
-        self._writer.dispose()
-        self._reader.dispose()
+        self._dispose()
 
     def abandon(self) -> None:
         """Lets go of everything as a process that dies does: nothing open is committed. For tests of crashes."""
         self._write_thread.shutdown(wait=True, cancel_futures=True)
         self._read_threads.shutdown(wait=True, cancel_futures=True)
+        self._dispose()
+
+    def _dispose(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
         self._writer.dispose()
         self._reader.dispose()

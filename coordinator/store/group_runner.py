@@ -52,7 +52,9 @@ class GroupRunner:
         seconds = _seconds_left(calls)
         try:
             transaction, answers, fast_items = await self._database.write(
-                lambda connection, now_ms: self._work(connection, now_ms, calls, fast=True), seconds
+                lambda connection, now_ms: self._work(connection, now_ms, calls, fast=True),
+                seconds,
+                quick=len(calls) == 1,
             )
         except AgainError:
             transaction, answers, fast_items = await self._database.write(

@@ -113,7 +113,7 @@ async def test_a_pooler_that_loses_our_settings_is_found_at_start(databases: Dat
         connection.execute("SET synchronous_commit = off")
         connection.commit()
 
-    world.store._database._writer.dispose()
+    world.store._database._dispose()
     with pytest.raises(ConfigInvalidError, match="synchronous_commit"):
         await world.store.weak_settings()
     await world.store.close()
@@ -121,14 +121,12 @@ async def test_a_pooler_that_loses_our_settings_is_found_at_start(databases: Dat
 
 async def test_a_sqlite_file_that_cannot_have_a_write_ahead_log_is_refused(sqlite_world: World) -> None:
     """Where SQLite cannot do WAL (some network file systems) it stays with another journal and says nothing."""
-    engine = sqlite_world.store._database._writer
 
-    @event.listens_for(engine, "connect")
+    @event.listens_for(sqlite_world.store._database._writer, "connect")
     def _without_wal(connection: sqlite3.Connection, _entry: object) -> None:
         connection.execute("PRAGMA journal_mode=DELETE")
 
-    sqlite_world.store._database._reader.dispose()
-    engine.dispose()
+    sqlite_world.store._database._dispose()
     with pytest.raises(ConfigInvalidError, match="journal_mode is 'delete'"):
         await sqlite_world.store.weak_settings()
 
@@ -185,8 +183,9 @@ async def test_of_several_hosts_the_one_that_takes_writes_is_chosen_for_reads_to
     world = await World(f"postgresql://datacoord@/{database}?{hosts}", Clock(), ScriptedFaults()).open()
     await world.create()
 
-    for engine in (world.store._database._writer, world.store._database._reader):
-        with engine.connect() as connection:
+    database_of = world.store._database
+    for connect in (database_of._connect, database_of._reader.connect):
+        with connect() as connection:
             assert connection.execute(text("SELECT inet_server_port()")).scalar() == postgres_server.port
     assert (await world.store.describe_collection("t")).channel_names == world.channels
     await world.store.close()

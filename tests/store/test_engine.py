@@ -2,12 +2,15 @@
 
 import asyncio
 import sqlite3
+import threading
+from types import SimpleNamespace
 
 import psycopg
 import pytest
 from sqlalchemy import exc, text
 
 from coordinator.core.model import Outcome
+from coordinator.store import engine
 from coordinator.store.dialects import Postgresql, Sqlite
 from coordinator.store.engine import sort_error
 from datacoord.errors import (
@@ -120,7 +123,7 @@ async def test_everything_that_durability_needs_is_set(world: World) -> None:
         ("SHOW idle_in_transaction_session_timeout", "10s"),
         ("SHOW application_name", "datacoord-writer"),
     ]
-    with database._writer.connect() as connection:
+    with database._connect() as connection:
         for statement, value in sqlite if isinstance(database.kind, Sqlite) else postgresql:
             assert connection.execute(text(statement)).scalar() == value
 
@@ -187,3 +190,47 @@ async def test_reads_during_a_write_see_what_was_before_it(world: World) -> None
     assert seen == sorted(seen)
     assert set(seen) <= {0, 5}
     assert (await world.info(channel)).checkpoint.timestamp == 5
+
+
+class Disk:
+    """Takes as long for a COMMIT as a test says, and knows in which thread it was asked."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.commit_seconds = 0.0
+        self.threads: list[bool] = []
+        self._now = 0.0
+        monkeypatch.setattr(world.faults, "commit", self._commit)
+        monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=lambda: self._now, monotonic=lambda: 0.0))
+
+    def _commit(self) -> None:
+        self._now += self.commit_seconds
+        self.threads.append(threading.current_thread() is not threading.main_thread())
+
+
+async def test_a_commit_has_the_loop_only_where_it_is_small_and_the_disk_quick(
+    sqlite_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a slow disk heartbeats, reads and health would wait for it; on a quick one another thread costs as much as COMMIT."""
+    world = sqlite_world
+    one, other = world.channels[:2]
+    epochs = {channel: await world.epoch(channel) for channel in (one, other)}
+    disk = Disk(world, monkeypatch)
+    reached = 0
+
+    async def move(*channels: str) -> bool:
+        """Whether it was committed in another thread."""
+        nonlocal reached
+        reached += 1
+        moved = await asyncio.gather(*(world.move(channel, reached, epoch=epochs[channel]) for channel in channels))
+        assert {answer.outcome for answer in moved} == {Outcome.APPLIED}
+        return disk.threads[-1]
+
+    assert await move(one), "nothing is known of the disk yet"
+    disk.commit_seconds = 0.0002
+    for _ in range(50):
+        await move(one)
+    assert not await move(one)
+    assert await move(one, other), "many may wait for the loop meanwhile"
+    disk.commit_seconds = 0.1
+    assert not await move(one)
+    assert await move(one), "it has become slow"

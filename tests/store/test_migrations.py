@@ -230,6 +230,5 @@ def test_a_database_that_cannot_be_is_told_so(url: str, error: type[Exception], 
 async def test_sql_states_what_it_can_state(world: World, statement: str) -> None:
     """The last line: whatever code writes this is stopped."""
     await world.save(world.channels[0], lane(world.default, 0, 9), checkpoint=9)
-    engine = world.store._database._writer
-    with engine.connect() as connection, pytest.raises(IntegrityError):
+    with world.store._database._connect() as connection, pytest.raises(IntegrityError):
         connection.execute(text(statement))

@@ -143,7 +143,7 @@ async def test_a_bulk_statement_finds_each_row_by_its_key(world: World) -> None:
         await world.move(name, start + 10, epoch=epoch)
 
     scans = {}
-    with world.store._database._writer.connect() as connection:
+    with world.store._database._connect() as connection:
         prepared = connection.execute(
             text("SELECT name, statement, parameter_types::text[] FROM pg_prepared_statements")
         )
@@ -197,7 +197,7 @@ async def test_the_rest_of_a_deadline_bounds_the_statement(world: World, other: 
 async def test_a_writer_that_stands_still_loses_its_locks(world: World) -> None:
     """A stopped process keeps its connection open, and with it every row it has locked, for as long as it is stopped."""
     database = world.store._database
-    with database._writer.connect() as connection:
+    with database._connect() as connection:
         # The setting is ten seconds (test_engine): nobody waits that long for a test.
         connection.execute(text("SET idle_in_transaction_session_timeout = '2s'"))
         database.kind.begin(connection, None)
