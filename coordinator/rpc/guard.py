@@ -77,7 +77,8 @@ class Guard:
         calls_max: calls in progress at most; beyond it OVERLOADED.
 
     Attributes:
-        admit_write: raises where a write has no room or comes too late, given its deadline in the loop's time.
+        admit_write: given a write's deadline, in the loop's time, and its size in bytes: raises where there is no room or it comes
+            too late, and says what to wait for before it is read.
     """
 
     def __init__(self, metrics: Metrics, gate: Gate, *, deadline_seconds_max: float, calls_max: int) -> None:
@@ -85,7 +86,7 @@ class Guard:
         self._gate = gate
         self._deadline_seconds_max = deadline_seconds_max
         self._calls_max = calls_max
-        self.admit_write: Callable[[float], None] = lambda _deadline: None
+        self.admit_write: Callable[[float, int], Awaitable[None] | None] = lambda _deadline, _size_bytes: None
         self._in_flight = 0
         self._unary_in_flight = 0
         self._draining = False
@@ -142,7 +143,10 @@ class Guard:
             try:
                 # Before anything of the request is read: a refusal says nothing of what there is.
                 identity = self._gate.admit(method, role, context)
-                request = self._admit(call, body, request_class)
+                self._admit(call, body)
+                if call.method in ADMITTED_EARLY and (turn := self.admit_write(call.deadline, len(body))) is not None:
+                    await turn
+                request = _read(body, request_class)
                 async with asyncio.timeout_at(call.deadline + DEADLINE_MARGIN_SECONDS):
                     response = await behaviour(request, call)
                 code = "OK"
@@ -175,7 +179,8 @@ class Guard:
             try:
                 identity = self._gate.admit(method, role, context)
                 # Closed here and now when the client goes away, not when the garbage collector finds it.
-                async with aclosing(behaviour(self._admit(call, body, request_class), call)) as responses:
+                self._admit(call, body)
+                async with aclosing(behaviour(_read(body, request_class), call)) as responses:
                     async for response in responses:
                         # A stream may outlive the token it was opened with.
                         self._gate.admit(method, role, context)
@@ -199,7 +204,7 @@ class Guard:
         seconds = self._deadline_seconds_max if remaining is None else min(remaining, self._deadline_seconds_max)
         return Call(method, _caller(context.invocation_metadata() or ()), asyncio.get_running_loop().time() + seconds)
 
-    def _admit(self, call: Call, body: bytes, request_class: type[Message]) -> Message:
+    def _admit(self, call: Call, body: bytes) -> None:
         if self._draining:
             raise StoreUnavailableError(
                 "this coordinator is shutting down; repeat the call in a moment or at another one"
@@ -209,21 +214,12 @@ class Guard:
                 f"{self._calls_max} calls are in progress, the most this coordinator takes; repeat in a moment",
                 retry_delay_ms=OVERLOADED_RETRY_DELAY_MS,
             )
-        if call.method in ADMITTED_EARLY:
-            self.admit_write(call.deadline)
         if len(body) > MESSAGE_BYTES_MAX:
             raise BatchTooLargeError(
                 f"the request has {len(body)} bytes, more than the {MESSAGE_BYTES_MAX} of a call; split it",
                 size_bytes=len(body),
                 limit=MESSAGE_BYTES_MAX,
             )
-        try:
-            return request_class.FromString(body)
-        except DecodeError:
-            raise InvalidFieldError(
-                f"the request is not a valid {request_class.DESCRIPTOR.full_name}; use the stubs of this contract",
-                message_type=request_class.DESCRIPTOR.full_name,
-            ) from None
 
     def _explain(self, raised: Exception, call: Call) -> DatacoordError:
         if isinstance(raised, DatacoordError):
@@ -251,6 +247,16 @@ class Guard:
         self._unary_in_flight -= 1
         if self._unary_in_flight == 0:
             self._idle.set()
+
+
+def _read(body: bytes, request_class: type[Message]) -> Message:
+    try:
+        return request_class.FromString(body)
+    except DecodeError:
+        raise InvalidFieldError(
+            f"the request is not a valid {request_class.DESCRIPTOR.full_name}; use the stubs of this contract",
+            message_type=request_class.DESCRIPTOR.full_name,
+        ) from None
 
 
 def _caller(metadata: Iterable[tuple[str, str | bytes]]) -> str:

@@ -1,6 +1,6 @@
 """The facade of the store: what the RPC layer and the jobs call."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 import structlog
@@ -86,7 +86,7 @@ class Store(Operations):
         self._memory = Memory()
         self._statistics = StoreStatistics()
         self._runner = GroupRunner(database, settings, self._memory, self._statistics, clock_ms)
-        self._queue = GroupCommit(self._runner.run, settings, self._statistics)
+        self._queue = GroupCommit(self._runner.run, settings, self._statistics, holds_loop=database.kind.runs_on_loop)
         self.garbage = Garbage(database, self._queue, self._now_ms)
 
     @classmethod
@@ -174,16 +174,21 @@ class Store(Operations):
         """Whether this process has met a channel of this name, so that the name needs no check any more."""
         return channel_name in self._memory.channels
 
-    def admit(self, deadline: float) -> None:
+    def admit(self, deadline: float, size_bytes: int) -> Awaitable[None] | None:
         """Refuses a write before anything is done for it, where the queue has no room or the write would come too late.
 
         Args:
             deadline: of the call, in the loop's time.
+            size_bytes: of the call as it came.
+
+        Returns:
+            what to wait for before the call is read, which may raise DeadlineExpiredError; None = nothing.
 
         Raises:
             OverloadedError: with the time after which there will be room.
+            DeadlineExpiredError: its time is over already.
         """
-        self._queue.admit_unread(deadline)
+        return self._queue.admit_unread(deadline, size_bytes)
 
     # ---- R1, R2 -------------------------------------------------------------------------------------------------------------
 

@@ -5,10 +5,9 @@ one transaction commits, the next group gathers; an idle queue makes nobody wait
 """
 
 import asyncio
-import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -17,10 +16,10 @@ import structlog
 from coordinator.store.answers import StoreSettings, StoreStatistics
 from coordinator.store.calls import WriteCall
 from coordinator.store.engine import WriteFailedError
+from coordinator.store.unread import Unread, expired
 from datacoord.errors import (
     CommitOutcomeUnknownError,
     DatacoordError,
-    DeadlineExpiredError,
     OverloadedError,
     StoreUnavailableError,
 )
@@ -33,15 +32,17 @@ URGENT_CALLS_MAX = 16_384
 """Urgent calls that may wait: each datanode has one at a time, and there are never so many datanodes."""
 _GATHER_SECONDS_MAX = 0.02
 """Longest time that a transaction waits for calls that follow one another closely."""
+_LET_IN_SECONDS, _LET_IN_SECONDS_MAX, _LET_IN_GAP_SECONDS = 0.02, 0.05, 0.002
+"""The same while calls are refused and transactions hold the loop: at least so long, at most, and how closely they follow."""
 _TURNS = 5
 """Of the event loop after a transaction, so that answers leave before the next one has the loop: the task of a call goes on, its
 response is written, the socket takes it, and one for each of two tasks between. With one turn alone the answers of a group waited
 for the whole transaction after theirs, and a quarter of what was done under overload was done for callers who had gone."""
 _PAUSE_SECONDS = 0.005
 """After so long without a transaction nobody is on the way any more."""
-_MARGIN_FACTOR, _MARGIN_SECONDS_MAX, _MARGIN_SHARE = 3, 0.5, 0.5
-"""What a call must have left beyond the time that it will take: the least of so many times as much, of that, and of that share of
-its time. With none, half of them were done for nobody: where they wait in front of the server they come with little time left."""
+_MARGIN_FACTOR, _MARGIN_SECONDS_MIN, _MARGIN_SECONDS_MAX = 3, 0.1, 0.5
+"""What a call must have left beyond the time that it will take: so many times as much, within these bounds. With none, half of them
+were done for nobody: where they wait in front of the server they come with little time left."""
 _RATE_WEIGHT = 0.2
 _RATE_START_PER_SECOND = 10_000.0
 _RETRY_DELAY_MS_MIN = 20
@@ -71,18 +72,31 @@ class GroupCommit:
 
     Attributes:
         listeners: told of every transaction that was committed: items, seconds.
+
+    Args:
+        run: runs a group.
+        settings: of the store.
+        statistics: kept up to date.
+        holds_loop: transactions have the event loop, but for their COMMIT.
     """
 
-    def __init__(self, run: Runner, settings: StoreSettings, statistics: StoreStatistics) -> None:
+    def __init__(
+        self, run: Runner, settings: StoreSettings, statistics: StoreStatistics, *, holds_loop: bool = False
+    ) -> None:
         self.listeners: list[Callable[[int, float], None]] = []
         self._run = run
+        self._holds_loop = holds_loop
         self._settings = settings
         self._statistics = statistics
         self._queue: deque[_Waiting] = deque()
         self._urgent: deque[_Waiting] = deque()
         self._urgent_bytes = 0
+        self._unread = Unread(settings, statistics)
+        self._items_per_call = 1
         self._promised_until = 0.0
         self._arrived = asyncio.Event()
+        self._knocked = asyncio.Event()
+        self._knocks = 0
         self._closing = False
         self._items_per_second = _RATE_START_PER_SECOND
         self._busy_since = 0.0
@@ -115,10 +129,11 @@ class GroupCommit:
         (self._urgent if call.urgent else self._queue).append(waiting)
         self._count(call, 1)
         self._arrived.set()
+        self._knocked.set()
         answer: T = await waiting.answer
         return answer
 
-    def admit_unread(self, deadline: float) -> None:
+    def admit_unread(self, deadline: float, size_bytes: int = 0) -> Awaitable[None] | None:
         """Refuses a call that has not been read yet, where there is no room for it or its time would be over before it is done.
 
         It is taken for as large as those that wait. Taken for smaller, it would be read in vain, and the callers sent away would be
@@ -126,37 +141,43 @@ class GroupCommit:
 
         Args:
             deadline: of the call, in the loop's time.
+            size_bytes: of the call as it came.
+
+        Returns:
+            what to wait for before it is read, which may raise DeadlineExpiredError; None = nothing.
 
         Raises:
             OverloadedError: with the time after which it is worth another try.
             DeadlineExpiredError: its time is over already.
         """
-        statistics, waiting = self._statistics, len(self._queue)
-        self.admit(
-            max(1, statistics.queued_items // waiting) if waiting else 1,
-            statistics.queued_bytes // waiting if waiting else 0,
-        )
+        self._knocks += 1
+        self._knocked.set()
+        statistics = self._statistics
+        if self._queue:
+            self._items_per_call = max(1, self._unread.read_items // len(self._queue))
+        items = self._items_per_call
+        self.admit(items, size_bytes)
         left_seconds = deadline - asyncio.get_running_loop().time()
         if left_seconds <= 0:
             statistics.expired_calls += 1
-            raise _expired()
+            raise expired()
         needed_seconds = self._seconds_until_done()
-        margin_seconds = min(_MARGIN_FACTOR * needed_seconds, _MARGIN_SECONDS_MAX, _MARGIN_SHARE * left_seconds)
-        if needed_seconds + margin_seconds > left_seconds:
-            # There may be room: nobody is promised any, and nobody who is refused for want of it is sent further away.
-            why = "and the time of this call would be over before it is done"
-            self._refuse(statistics.queued_items, needed_seconds, why)
+        margin_seconds = min(max(_MARGIN_SECONDS_MIN, _MARGIN_FACTOR * needed_seconds), _MARGIN_SECONDS_MAX)
+        if needed_seconds and needed_seconds + margin_seconds > left_seconds:
+            # It has grown old in front of the server, and so have those behind it: they come back one after the other as well.
+            delay_seconds = max(needed_seconds, self._seconds_until_room(statistics.queued_items, items))
+            self._refuse(
+                statistics.queued_items, delay_seconds, "and the time of this call would be over before it is done"
+            )
+        return None if self._unread.may_be_read() else self._unread.wait(deadline, items, size_bytes)
 
     def _seconds_until_done(self) -> float:
         """About how long a call will take that comes now; 0 while nobody writes."""
-        if self._began is None and not self._queue and not self._urgent:
+        if self._began is None and not (self._queue or self._urgent or self._unread):
             return 0.0
-        now, settings, statistics = asyncio.get_running_loop().time(), self._settings, self._statistics
+        now = asyncio.get_running_loop().time()
         rest_seconds = 0.0 if self._began is None else max(0.0, self._began + self._usual_seconds - now)
-        before = max(
-            statistics.queued_items // settings.group_items_max, statistics.queued_bytes // settings.group_bytes_max
-        )
-        return rest_seconds + (before + 1) * self._usual_seconds
+        return rest_seconds + self._statistics.queued_items / self._items_per_second + self._usual_seconds
 
     def admit(self, items: int, size_bytes: int = 0) -> None:
         """Refuses a call for which there is no room. An empty queue takes anything.
@@ -167,7 +188,7 @@ class GroupCommit:
         queued, settings = self._statistics.queued_items, self._settings
         too_many = queued + items > settings.queue_items_max
         too_large = self._statistics.queued_bytes + size_bytes > settings.queue_bytes_max
-        if self._queue and (too_many or too_large):
+        if (self._queue or self._unread) and (too_many or too_large):
             self._refuse_full(queued, items)
 
     def _admit_urgent(self, call: WriteCall[Any]) -> None:
@@ -205,7 +226,9 @@ class GroupCommit:
     async def close(self) -> None:
         """Takes no more calls and answers those that wait."""
         self._closing = True
+        self._unread.release()
         self._arrived.set()
+        self._knocked.set()
         await self._task
 
     async def abandon(self) -> None:
@@ -213,12 +236,14 @@ class GroupCommit:
         self._closing = True
         self._queue.clear()
         self._urgent.clear()
+        self._unread.forget()
         self._arrived.set()
         await self._task
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         calls_before, took_seconds, ended = 0, 0.0, 0.0
+        knocks_before = rejected_before = 0
         while True:
             if not self._queue and not self._urgent:
                 if self._closing:
@@ -226,10 +251,13 @@ class GroupCommit:
                 self._arrived.clear()
                 await self._arrived.wait()
                 self._busy_since = time.perf_counter()
-            if calls_before > 1 and loop.time() < ended + _PAUSE_SECONDS:
-                await self._gather(min(took_seconds / 2, _GATHER_SECONDS_MAX))
+            if (calls_before > 1 or self._knocks > knocks_before + 1) and loop.time() < ended + _PAUSE_SECONDS:
+                await self._gather(took_seconds / 2, refuses=self._statistics.rejected_calls > rejected_before)
+                await self._unread.read_enough()
             group = self._take_group()
-            calls_before = len(group)
+            calls_before, knocks_before = len(group), self._knocks
+            rejected_before = self._statistics.rejected_calls
+            self._unread.read_on()
             if group:
                 # Not the loop's time, which may have whole milliseconds only.
                 started = time.perf_counter()
@@ -243,33 +271,46 @@ class GroupCommit:
                 for _ in range(_TURNS):
                     await asyncio.sleep(0)
 
-    async def _gather(self, seconds_max: float) -> None:
-        """Waits while calls follow one another closely: the next one comes in while the one before is read.
+    async def _gather(self, seconds_max: float, *, refuses: bool) -> None:
+        """Waits while calls follow one another closely: the next one comes in while the one before is taken.
 
         Without it they fall apart into small groups, with a COMMIT each: gRPC hands over one call at a time, however many wait.
-        After a pause nobody waits, nor after a transaction of one call.
+        After a pause nobody waits, nor after a transaction of one call with no other at the door.
+
+        Where transactions hold the loop, calls come in between them only: the wait does not end then where enough of them wait,
+        and is longer while others are refused. Those that are not let in grow old in front of the server, where nobody refuses
+        them, and then all is done for callers who are gone.
 
         Args:
             seconds_max: half as long as the last transaction took: a call waits little longer for it than without.
+            refuses: calls were refused since the last transaction began.
         """
-        loop, gap_seconds = asyncio.get_running_loop(), self._settings.gap_ms / 1000
-        until = loop.time() + seconds_max
+        loop, gap_seconds, longest_seconds = (
+            asyncio.get_running_loop(),
+            self._settings.gap_ms / 1000,
+            _GATHER_SECONDS_MAX,
+        )
+        lets_in = refuses and self._holds_loop
+        if lets_in:
+            seconds_max, longest_seconds = max(seconds_max, _LET_IN_SECONDS), _LET_IN_SECONDS_MAX
+            gap_seconds = max(gap_seconds, _LET_IN_GAP_SECONDS)
+        until = loop.time() + min(seconds_max, longest_seconds)
         first = self._queue[0].call if self._queue else None
         comes_too_late = first is not None and first.deadline is not None and first.deadline <= until
-        if not gap_seconds or first is None or first.alone or comes_too_late:
+        if not self._settings.gap_ms or (first is None and not self._unread) or (first is not None and first.alone):
             return
-        with contextlib.suppress(TimeoutError):
-            while not (self._urgent or self._closing or self._is_full()):
-                self._arrived.clear()
+        if comes_too_late and not lets_in:
+            return
+        self._unread.held = self._holds_loop
+        try:
+            while not (self._urgent or self._closing or (self._unread.is_enough_read() and not self._holds_loop)):
+                self._knocked.clear()
                 async with asyncio.timeout_at(min(until, loop.time() + gap_seconds)):
-                    await self._arrived.wait()
-
-    def _is_full(self) -> bool:
-        """Whether a transaction's worth of calls waits."""
-        return (
-            self._statistics.queued_items >= self._settings.group_items_max
-            or self._statistics.queued_bytes >= self._settings.group_bytes_max
-        )
+                    await self._knocked.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._unread.held = False
 
     def _take_group(self) -> list[_Waiting]:
         """The next calls that share a transaction; those whose time is over are answered so, and left out."""
@@ -291,7 +332,7 @@ class GroupCommit:
                 continue  # the caller went away
             if call.deadline is not None and now >= call.deadline:
                 self._statistics.expired_calls += 1
-                waiting.answer.set_exception(_expired())
+                waiting.answer.set_exception(expired())
                 continue
             group.append(waiting)
             items += call.items
@@ -355,7 +396,3 @@ class GroupCommit:
                 listener(items, seconds)
             except Exception:
                 log.exception("group_commit_listener_failed")
-
-
-def _expired() -> DeadlineExpiredError:
-    return DeadlineExpiredError("the call's time was over before it could be written; nothing was done, repeat it")

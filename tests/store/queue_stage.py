@@ -64,10 +64,11 @@ class Runner:
 class Queue:
     """A queue over a Runner."""
 
-    def __init__(self, **changes: Any) -> None:
+    def __init__(self, *, holds_loop: bool = False, **changes: Any) -> None:
         self.runner = Runner()
         self.statistics = StoreStatistics()
-        self.queue = GroupCommit(self.runner, StoreSettings(storage_root="", **changes), self.statistics)
+        settings = StoreSettings(storage_root="", **changes)
+        self.queue = GroupCommit(self.runner, settings, self.statistics, holds_loop=holds_loop)
 
     def submit(self, call: Call, deadline: float | None = None) -> asyncio.Task[str]:
         return asyncio.get_running_loop().create_task(self.queue.submit(call, deadline))

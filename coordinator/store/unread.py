@@ -1,0 +1,116 @@
+"""Calls that wait to be read: a queue in front of the queue of writes.
+
+Reading a call costs several times as much as taking or refusing it, and one that was read early has left the processor's cache when
+its transaction comes. So no more than a transaction's worth is read ahead, one call a turn of the loop.
+"""
+
+import asyncio
+from collections import deque
+
+from coordinator.store.answers import StoreSettings, StoreStatistics
+from datacoord.errors import DeadlineExpiredError
+
+
+class Unread:
+    """Calls that are taken and not read yet, in the order in which they came. They count among those that wait.
+
+    Attributes:
+        held: none of them may be read now.
+    """
+
+    def __init__(self, settings: StoreSettings, statistics: StoreStatistics) -> None:
+        self.held = False
+        self._settings = settings
+        self._statistics = statistics
+        self._turns: deque[asyncio.Future[None]] = deque()
+        self._items = self._bytes = 0
+        self._reading = False
+        self._enough = asyncio.Event()
+
+    def __bool__(self) -> bool:
+        return bool(self._turns)
+
+    @property
+    def read_items(self) -> int:
+        """Items of the calls that wait and are read."""
+        return self._statistics.queued_items - self._items
+
+    def may_be_read(self) -> bool:
+        """Whether a call that comes now may be read at once."""
+        return not (self._turns or self.held or self.is_enough_read())
+
+    def is_enough_read(self) -> bool:
+        """Whether a transaction's worth of calls is read and waits."""
+        return (
+            self.read_items >= self._settings.group_items_max
+            or self._statistics.queued_bytes - self._bytes >= self._settings.group_bytes_max
+        )
+
+    async def wait(self, deadline: float, items: int, size_bytes: int) -> None:
+        """Waits until a call may be read, which the caller then does before anything else.
+
+        Args:
+            deadline: of the call, in the loop's time.
+            items: in it, about.
+            size_bytes: of it as it came.
+
+        Raises:
+            DeadlineExpiredError: its time was over first.
+        """
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._turns.append(turn)
+        self._count(1, items, size_bytes)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await turn
+        except TimeoutError:
+            self._statistics.expired_calls += 1
+            raise expired() from None
+        finally:
+            self._count(-1, items, size_bytes)
+            if not turn.cancelled():
+                # The next one in the next turn: what else waits for the loop, such as answers, goes in between.
+                asyncio.get_running_loop().call_soon(self._let_one_be_read)
+
+    def read_on(self) -> None:
+        """Has calls be read until it is enough, from the next turn of the loop on."""
+        if not self._reading:
+            self._let_one_be_read()
+
+    async def read_enough(self) -> None:
+        """Waits until a transaction's worth of calls is read, or all of them."""
+        self._enough.clear()
+        self.read_on()
+        await self._enough.wait()
+
+    def release(self) -> None:
+        """Nobody has to wait any more."""
+        for turn in self._turns:
+            if not turn.done():
+                turn.set_result(None)
+
+    def forget(self) -> None:
+        """None of them is ever read. For tests of crashes."""
+        self._turns.clear()
+
+    def _let_one_be_read(self) -> None:
+        self._reading = False
+        while self._turns and not self.held and not self.is_enough_read():
+            turn = self._turns.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                self._reading = True
+                return
+        self._enough.set()
+
+    def _count(self, sign: int, items: int, size_bytes: int) -> None:
+        self._items += sign * items
+        self._bytes += sign * size_bytes
+        self._statistics.queued_calls += sign
+        self._statistics.queued_items += sign * items
+        self._statistics.queued_bytes += sign * size_bytes
+
+
+def expired() -> DeadlineExpiredError:
+    """Nothing was done for a call."""
+    return DeadlineExpiredError("the call's time was over before it could be written; nothing was done, repeat it")

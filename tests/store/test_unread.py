@@ -1,0 +1,209 @@
+"""Calls that wait to be read: taken or refused at once, and read when their transaction comes."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datacoord.errors import DatacoordError, DeadlineExpiredError, OverloadedError, StoreUnavailableError
+
+from .queue_stage import NEVER, Call, Clock, Queue
+
+GROUP_ITEMS_MAX = 100
+ITEMS = 30
+READ_AHEAD = 4
+"""So many calls of `ITEMS` are a transaction's worth, or a little more."""
+SIZE_BYTES = 10
+TOOK_SECONDS = 0.02
+LET_IN_SECONDS, LET_IN_SECONDS_MAX = 0.02, 0.05
+
+
+class Server:
+    """Takes calls as a server does, and notes which of them it reads."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.queue = Queue(group_items_max=GROUP_ITEMS_MAX, **changes)
+        self.read: list[str] = []
+
+    def call(self, name: str, *, items: int = ITEMS, deadline: float = NEVER, valid: bool = True) -> asyncio.Task[str]:
+        async def answer() -> str:
+            turn = self.queue.queue.admit_unread(deadline, SIZE_BYTES)
+            if turn is not None:
+                await turn
+            self.read.append(name)
+            if not valid:
+                raise ValueError(name)
+            return await self.queue.queue.submit(Call(name, items=items, size_bytes=SIZE_BYTES), None)
+
+        return asyncio.get_running_loop().create_task(answer())
+
+    def waiting(self) -> tuple[int, int, int]:
+        statistics = self.queue.statistics
+        return statistics.queued_calls, statistics.queued_items, statistics.queued_bytes
+
+
+async def turns(count: int = 50) -> None:
+    """Lets everybody do what they can without time passing."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def full(server: Server, calls: int) -> tuple[asyncio.Task[str], list[asyncio.Task[str]]]:
+    """A transaction that does not end, and calls that wait for it."""
+    first = await server.queue.hold()
+    answers = [server.call(str(number)) for number in range(calls)]
+    await turns()
+    return first, answers
+
+
+@pytest.mark.parametrize("holds_loop", [False, True])
+async def test_no_more_than_a_transactions_worth_is_read_ahead(holds_loop: bool) -> None:
+    """Under overload a coordinator that reads whatever comes has no time left to refuse the others, nor to write."""
+    server = Server(holds_loop=holds_loop)
+    first, answers = await full(server, 10)
+    names = [str(number) for number in range(10)]
+    assert server.read == names[:READ_AHEAD]
+    assert server.waiting() == (10, 10 * ITEMS, 10 * SIZE_BYTES)
+
+    server.queue.runner.gate.set()
+    assert await asyncio.gather(first, *answers) == ["first", *names]
+    assert server.read == names, "in the order in which they came"
+    assert [name for group in server.queue.runner.groups for name in group] == ["first", *names]
+    assert server.waiting() == (0, 0, 0)
+    await server.queue.queue.close()
+
+
+async def test_what_waits_unread_takes_room() -> None:
+    """It would not be bounded otherwise: those whose reading is put off are the most."""
+    server = Server(queue_items_max=7 * ITEMS)
+    first, answers = await full(server, 10)
+    refused = [answer.exception() for answer in answers if answer.done()]
+    assert [type(error) for error in refused] == [OverloadedError] * 3
+    assert server.waiting()[0] == 7
+    server.queue.runner.gate.set()
+    await asyncio.gather(first, *answers, return_exceptions=True)
+    await server.queue.queue.close()
+
+
+async def test_bytes_that_wait_unread_take_room_as_they_came() -> None:
+    """Memory is what a large call costs while it waits, whatever is in it."""
+    server = Server(queue_bytes_max=7 * SIZE_BYTES)
+    first, answers = await full(server, 10)
+    assert [type(answer.exception()) for answer in answers if answer.done()] == [OverloadedError] * 3
+    server.queue.runner.gate.set()
+    await asyncio.gather(first, *answers, return_exceptions=True)
+    await server.queue.queue.close()
+
+
+async def test_a_call_that_is_given_up_unread_is_not_read_and_nobody_waits_behind_it() -> None:
+    """Its caller is gone; its place is not."""
+    server = Server()
+    first, answers = await full(server, 10)
+    for gone in answers[5:8]:
+        gone.cancel()
+    await turns()
+    assert server.waiting() == (7, 7 * ITEMS, 7 * SIZE_BYTES)
+    server.queue.runner.gate.set()
+    await asyncio.gather(first, *answers, return_exceptions=True)
+    assert server.read == [str(number) for number in (0, 1, 2, 3, 4, 8, 9)]
+    assert server.waiting() == (0, 0, 0)
+    await server.queue.queue.close()
+
+
+async def test_a_call_whose_time_is_over_unread_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a database stands still nothing is read; whoever waits must learn that nothing was done."""
+    clock = Clock(monkeypatch)
+    server = Server()
+    first, answers = await full(server, READ_AHEAD)
+    late = server.call("late", deadline=clock.now + 5.0)
+    await turns()
+    assert "late" not in server.read
+    await clock.go(6.0)
+    with pytest.raises(DeadlineExpiredError):
+        await late
+    assert server.queue.statistics.expired_calls == 1
+    server.queue.runner.gate.set()
+    await asyncio.gather(first, *answers)
+    assert server.waiting() == (0, 0, 0)
+    await server.queue.queue.close()
+
+
+async def test_an_end_waits_for_no_reading() -> None:
+    """Those that wait unread are told that the coordinator shuts down; nothing of them was done."""
+    server = Server()
+    first, answers = await full(server, 10)
+    closing = asyncio.get_running_loop().create_task(server.queue.queue.close())
+    await turns()
+    server.queue.runner.gate.set()
+    await closing
+    outcomes = await asyncio.gather(first, *answers, return_exceptions=True)
+    assert outcomes[: 1 + READ_AHEAD] == ["first", "0", "1", "2", "3"]
+    assert {type(outcome) for outcome in outcomes[1 + READ_AHEAD :]} == {StoreUnavailableError}
+
+
+async def test_calls_are_let_in_between_transactions_that_hold_the_loop_while_others_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those not let in grow old in front of the server where nobody refuses them, and then all is done for callers who are gone."""
+    clock = Clock(monkeypatch)
+    queue = Queue(holds_loop=True, gap_ms=1.0, queue_items_max=4)
+
+    def knock() -> None:
+        with pytest.raises(OverloadedError):
+            queue.queue.admit_unread(NEVER)
+
+    held = await queue.hold()
+    waiting = [queue.submit(Call(str(number))) for number in range(4)]
+    await turns()
+    knock()
+    knock()
+    await clock.go(TOOK_SECONDS)
+    queue.runner.gate.set()
+    step = 0.0015
+    waited = 0.0
+    while len(queue.runner.groups) == 1:
+        await clock.go(step)
+        if len(queue.runner.groups) == 1:
+            knock()
+        waited += step
+        assert waited <= LET_IN_SECONDS_MAX + step
+    assert waited >= LET_IN_SECONDS
+    await asyncio.gather(held, *waiting)
+    await queue.queue.close()
+
+
+@given(
+    calls=st.lists(
+        st.tuples(
+            st.integers(1, 70),
+            st.sampled_from(["whole", "whole", "whole", "malformed", "given up"]),
+            st.integers(0, 3),
+        ),
+        max_size=40,
+    ),
+    holds_loop=st.booleans(),
+    gap_ms=st.sampled_from([0.0, 1.0]),
+)
+def test_whoever_comes_is_answered(calls: list[tuple[int, str, int]], holds_loop: bool, gap_ms: float) -> None:
+    """Calls wait for others to be read, transactions for calls to be read: in a circle everybody would wait for ever."""
+
+    async def run() -> None:
+        server = Server(holds_loop=holds_loop, gap_ms=gap_ms, queue_items_max=400)
+        answers = []
+        for number, (items, fate, pause) in enumerate(calls):
+            answers.append(server.call(str(number), items=items, valid=fate != "malformed"))
+            await turns(pause)
+            if fate == "given up":
+                answers[-1].cancel()
+        async with asyncio.timeout(30):
+            outcomes = await asyncio.gather(*answers, return_exceptions=True)
+        for number, ((_, fate, _), outcome) in enumerate(zip(calls, outcomes, strict=True)):
+            if fate == "whole":
+                assert outcome == str(number) or isinstance(outcome, DatacoordError)
+        async with asyncio.timeout(30):
+            await server.queue.queue.close()
+        assert server.waiting() == (0, 0, 0)
+
+    asyncio.run(run())
