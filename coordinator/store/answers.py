@@ -34,7 +34,8 @@ class StoreSettings:
         queue_items_max: items that may wait; beyond it calls are refused with OVERLOADED.
         queue_bytes_max: bytes, about, of the calls that may wait; likewise.
         gap_ms: after a transaction of several calls the next one waits while calls follow one another within this time, for 20 ms
-            at most and not longer than half of what that one took; 0 = never.
+            at most and not longer than half of what that one took; longer where transactions hold the loop and calls are
+            refused. 0 = never.
         busy_timeout_ms: how long a transaction waits for another process's lock on the database.
     """
 

@@ -41,9 +41,9 @@ class DatabaseKind(abc.ABC):
     """One of the databases.
 
     Attributes:
-        runs_on_loop: True: statements run on the event loop's own thread and only COMMIT in a worker (SQLite's driver gives
-            up the GIL with every row, so that statements in a thread beside a busy loop are up to 1,000 times slower);
-            False: whole transactions run in a worker thread.
+        runs_on_loop: True: statements run on the event loop's own thread and only COMMIT, unless it is quick, in a worker
+            (SQLite's driver gives up the GIL with every row, so that statements in a thread beside a busy loop are up to 1,000
+            times slower); False: whole transactions run in a worker thread.
         rows_per_statement: how many values an IN list may have.
         takes_arrays: True: one statement with an array per column is best for many rows; False: one statement per row.
         driver_dialect: compiles statements that go to the driver directly, with positional parameters.
@@ -407,6 +407,9 @@ class Postgresql(DatabaseKind):
         driver.add_notice_handler(note)
         try:
             connection.commit()
+            if driver.info.transaction_status is psycopg.pq.TransactionStatus.INTRANS:
+                # Without a statement SQLAlchemy knows of no transaction, and the connection is kept.
+                driver.commit()
         finally:
             driver.remove_notice_handler(note)
         if warnings:

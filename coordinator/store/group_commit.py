@@ -16,6 +16,7 @@ import structlog
 from coordinator.store.answers import StoreSettings, StoreStatistics
 from coordinator.store.calls import WriteCall
 from coordinator.store.engine import WriteFailedError
+from coordinator.store.pace import RETRY_DELAY_SECONDS_MAX, Pace
 from coordinator.store.unread import Unread, expired
 from datacoord.errors import (
     CommitOutcomeUnknownError,
@@ -40,13 +41,7 @@ response is written, the socket takes it, and one for each of two tasks between.
 for the whole transaction after theirs, and a quarter of what was done under overload was done for callers who had gone."""
 _PAUSE_SECONDS = 0.005
 """After so long without a transaction nobody is on the way any more."""
-_MARGIN_FACTOR, _MARGIN_SECONDS_MIN, _MARGIN_SECONDS_MAX = 3, 0.1, 0.5
-"""What a call must have left beyond the time that it will take: so many times as much, within these bounds. With none, half of them
-were done for nobody: where they wait in front of the server they come with little time left."""
-_RATE_WEIGHT = 0.2
-_RATE_START_PER_SECOND = 10_000.0
 _RETRY_DELAY_MS_MIN = 20
-_RETRY_DELAY_MS_MAX = 10_000
 
 
 class Runner(Protocol):
@@ -77,7 +72,7 @@ class GroupCommit:
         run: runs a group.
         settings: of the store.
         statistics: kept up to date.
-        holds_loop: transactions have the event loop, but for their COMMIT.
+        holds_loop: transactions have the event loop, but for the COMMIT of all but small ones.
     """
 
     def __init__(
@@ -92,16 +87,14 @@ class GroupCommit:
         self._urgent: deque[_Waiting] = deque()
         self._urgent_bytes = 0
         self._unread = Unread(settings, statistics)
-        self._items_per_call = 1
-        self._promised_until = 0.0
+        self._items_per_call, self._bytes_per_call = 1, 0
         self._arrived = asyncio.Event()
         self._knocked = asyncio.Event()
         self._knocks = 0
         self._closing = False
-        self._items_per_second = _RATE_START_PER_SECOND
+        self._pace = Pace()
         self._busy_since = 0.0
         self._began: float | None = None
-        self._usual_seconds = 0.0
         self._task = asyncio.get_running_loop().create_task(self._work(), name="group-commit")
 
     async def submit(self, call: WriteCall[T], deadline: float | None) -> T:
@@ -130,10 +123,12 @@ class GroupCommit:
         self._count(call, 1)
         self._arrived.set()
         self._knocked.set()
+        if call.urgent:
+            self._unread.hurry()
         answer: T = await waiting.answer
         return answer
 
-    def admit_unread(self, deadline: float, size_bytes: int = 0) -> Awaitable[None] | None:
+    def admit_unread(self, deadline: float, size_bytes: int) -> Awaitable[None] | None:
         """Refuses a call that has not been read yet, where there is no room for it or its time would be over before it is done.
 
         It is taken for as large as those that wait. Taken for smaller, it would be read in vain, and the callers sent away would be
@@ -152,20 +147,23 @@ class GroupCommit:
         """
         self._knocks += 1
         self._knocked.set()
-        statistics = self._statistics
+        statistics, now = self._statistics, asyncio.get_running_loop().time()
         if self._queue:
             self._items_per_call = max(1, self._unread.read_items // len(self._queue))
-        items = self._items_per_call
+            self._bytes_per_call = self._unread.read_bytes // len(self._queue)
+        items, size_bytes = self._items_per_call, max(size_bytes, self._bytes_per_call)
         self.admit(items, size_bytes)
-        left_seconds = deadline - asyncio.get_running_loop().time()
+        left_seconds = deadline - now
         if left_seconds <= 0:
+            self._pace.note_too_late()
             statistics.expired_calls += 1
             raise expired()
         needed_seconds = self._seconds_until_done()
-        margin_seconds = min(max(_MARGIN_SECONDS_MIN, _MARGIN_FACTOR * needed_seconds), _MARGIN_SECONDS_MAX)
-        if needed_seconds and needed_seconds + margin_seconds > left_seconds:
-            # It has grown old in front of the server, and so have those behind it: they come back one after the other as well.
-            delay_seconds = max(needed_seconds, self._seconds_until_room(statistics.queued_items, items))
+        if needed_seconds and needed_seconds + self._pace.margin_seconds(needed_seconds, left_seconds) > left_seconds:
+            delay_seconds = needed_seconds
+            if self._pace.is_late():
+                # Those behind it have grown old in front of the server as well: they come back one after the other.
+                delay_seconds = max(needed_seconds, self._pace.seconds_until_room(statistics.queued_items, items))
             self._refuse(
                 statistics.queued_items, delay_seconds, "and the time of this call would be over before it is done"
             )
@@ -175,9 +173,12 @@ class GroupCommit:
         """About how long a call will take that comes now; 0 while nobody writes."""
         if self._began is None and not (self._queue or self._urgent or self._unread):
             return 0.0
-        now = asyncio.get_running_loop().time()
-        rest_seconds = 0.0 if self._began is None else max(0.0, self._began + self._usual_seconds - now)
-        return rest_seconds + self._statistics.queued_items / self._items_per_second + self._usual_seconds
+        now, settings, statistics = asyncio.get_running_loop().time(), self._settings, self._statistics
+        rest_seconds = 0.0 if self._began is None else max(0.0, self._began + self._pace.usual_seconds - now)
+        before = max(
+            statistics.queued_items // settings.group_items_max, statistics.queued_bytes // settings.group_bytes_max
+        )
+        return rest_seconds + before * self._pace.usual_cycle_seconds + self._pace.usual_seconds
 
     def admit(self, items: int, size_bytes: int = 0) -> None:
         """Refuses a call for which there is no room. An empty queue takes anything.
@@ -197,11 +198,11 @@ class GroupCommit:
             self._refuse_full(len(self._urgent), 1)
 
     def _refuse_full(self, queued: int, items: int) -> None:
-        self._refuse(queued, self._seconds_until_room(queued, items), "as many as are allowed")
+        self._refuse(queued, self._pace.seconds_until_room(queued, items), "as many as are allowed")
 
     def _refuse(self, queued: int, delay_seconds: float, why: str) -> None:
         self._statistics.rejected_calls += 1
-        delay_ms = min(max(int(1000 * delay_seconds), _RETRY_DELAY_MS_MIN), _RETRY_DELAY_MS_MAX)
+        delay_ms = min(max(int(1000 * delay_seconds), _RETRY_DELAY_MS_MIN), int(1000 * RETRY_DELAY_SECONDS_MAX))
         message = f"{queued} items wait to be written, {why}; repeat the call in {delay_ms} ms"
         raise OverloadedError(message, retry_delay_ms=delay_ms, queued_items=queued)
 
@@ -212,16 +213,6 @@ class GroupCommit:
         else:
             self._statistics.queued_items += sign * call.items
             self._statistics.queued_bytes += sign * call.size_bytes
-
-    def _seconds_until_room(self, queued_items: int, items: int) -> float:
-        """When there will be room: once the queue is half empty, and after those who were told so before.
-
-        All of them sent back at the same moment would find the queue full again, and cost more than they bring.
-        """
-        now = asyncio.get_running_loop().time()
-        room_at = max(now + queued_items / 2 / self._items_per_second, self._promised_until)
-        self._promised_until = min(room_at + items / self._items_per_second, now + _RETRY_DELAY_MS_MAX / 1000)
-        return room_at - now
 
     async def close(self) -> None:
         """Takes no more calls and answers those that wait."""
@@ -238,6 +229,7 @@ class GroupCommit:
         self._urgent.clear()
         self._unread.forget()
         self._arrived.set()
+        self._knocked.set()
         await self._task
 
     async def _work(self) -> None:
@@ -282,25 +274,25 @@ class GroupCommit:
         them, and then all is done for callers who are gone.
 
         Args:
-            seconds_max: half as long as the last transaction took: a call waits little longer for it than without.
+            seconds_max: half as long as the last transaction took: a call waits little longer for it than without. Within 20 ms,
+                or from 20 to 50 ms where calls are let in.
             refuses: calls were refused since the last transaction began.
         """
-        loop, gap_seconds, longest_seconds = (
-            asyncio.get_running_loop(),
-            self._settings.gap_ms / 1000,
-            _GATHER_SECONDS_MAX,
-        )
-        lets_in = refuses and self._holds_loop
+        loop = asyncio.get_running_loop()
+        overloaded = bool(self._unread) or self._unread.is_enough_read() or self._pace.is_late()
+        lets_in = refuses and overloaded and self._holds_loop
+        seconds_max, gap_seconds = min(seconds_max, _GATHER_SECONDS_MAX), self._settings.gap_ms / 1000
         if lets_in:
-            seconds_max, longest_seconds = max(seconds_max, _LET_IN_SECONDS), _LET_IN_SECONDS_MAX
+            seconds_max = min(max(seconds_max, _LET_IN_SECONDS), _LET_IN_SECONDS_MAX)
             gap_seconds = max(gap_seconds, _LET_IN_GAP_SECONDS)
-        until = loop.time() + min(seconds_max, longest_seconds)
+        until = loop.time() + seconds_max
         first = self._queue[0].call if self._queue else None
-        comes_too_late = first is not None and first.deadline is not None and first.deadline <= until
-        if not self._settings.gap_ms or (first is None and not self._unread) or (first is not None and first.alone):
+        if not self._settings.gap_ms or not (first or self._unread):
             return
-        if comes_too_late and not lets_in:
+        if first and (first.alone or (not lets_in and first.deadline is not None and first.deadline <= until)):
             return
+        if first and first.deadline is not None:
+            until = min(until, first.deadline - self._pace.usual_seconds)
         self._unread.held = self._holds_loop
         try:
             while not (self._urgent or self._closing or (self._unread.is_enough_read() and not self._holds_loop)):
@@ -329,8 +321,10 @@ class GroupCommit:
             queue.popleft()
             self._count(call, -1)
             if waiting.answer.done():
+                self._pace.note_too_late()
                 continue  # the caller went away
             if call.deadline is not None and now >= call.deadline:
+                self._pace.note_too_late()
                 self._statistics.expired_calls += 1
                 waiting.answer.set_exception(expired())
                 continue
@@ -363,6 +357,7 @@ class GroupCommit:
             self._note_pace(group, time.perf_counter() - started)
         for waiting, answer in zip(group, answers, strict=True):
             if waiting.answer.done():
+                self._pace.note_too_late()
                 continue
             if isinstance(answer, DatacoordError):
                 waiting.answer.set_exception(answer)
@@ -387,10 +382,9 @@ class GroupCommit:
         now = time.perf_counter()
         busy_seconds, self._busy_since = now - self._busy_since, now
         self._statistics.groups += 1
-        pace = items / max(busy_seconds, 1e-6)
-        self._items_per_second += _RATE_WEIGHT * (pace - self._items_per_second)
         if not (group[0].call.alone or group[0].call.urgent):
-            self._usual_seconds += _RATE_WEIGHT * (seconds - self._usual_seconds)
+            one_of_many = bool(len(group) > 1 or self._queue or self._unread)
+            self._pace.note_transaction(items, seconds, busy_seconds, one_of_many=one_of_many)
         for listener in self.listeners:
             try:
                 listener(items, seconds)

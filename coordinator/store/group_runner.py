@@ -17,6 +17,9 @@ from coordinator.store.transaction import GuardFailedError, Memory, Transaction
 
 log = structlog.get_logger()
 
+_SMALL_ITEMS, _SMALL_BYTES = 256, 64 * 1024
+"""What a caller alone may write for its COMMIT to be small."""
+
 
 class GroupRunner:
     """Runs groups.
@@ -54,7 +57,7 @@ class GroupRunner:
             transaction, answers, fast_items = await self._database.write(
                 lambda connection, now_ms: self._work(connection, now_ms, calls, fast=True),
                 seconds,
-                quick=len(calls) == 1,
+                quick=_is_small(calls),
             )
         except AgainError:
             transaction, answers, fast_items = await self._database.write(
@@ -120,6 +123,12 @@ def _take_plain(transaction: Transaction, saving: Sequence[SaveCall], others: Se
     taken = plain_saves.take(transaction, [call.saves for call in saving], beside)
     for call, parts in zip(saving, taken, strict=True):
         call.taken = parts
+
+
+def _is_small(calls: Sequence[WriteCall[Any]]) -> bool:
+    """Whether little is written for a caller alone. What gets a transaction of its own may change any number of rows."""
+    (call, *others) = calls
+    return not (others or call.alone) and call.items <= _SMALL_ITEMS and call.size_bytes <= _SMALL_BYTES
 
 
 def _seconds_left(calls: Sequence[WriteCall[Any]]) -> float | None:

@@ -1,7 +1,8 @@
 """Calls that wait to be read: a queue in front of the queue of writes.
 
-Reading a call costs several times as much as taking or refusing it, and one that was read early has left the processor's cache when
-its transaction comes. So no more than a transaction's worth is read ahead, one call a turn of the loop.
+Reading a call costs several times as much as taking or refusing it, and one that was read early has left the processor's cache
+when its transaction comes. So no more than a transaction's worth is read ahead, one call a turn of the event loop: what else waits
+for the loop, such as answers, goes in between.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ class Unread:
         self._turns: deque[asyncio.Future[None]] = deque()
         self._items = self._bytes = 0
         self._reading = False
+        self._last: asyncio.Future[None] | None = None
         self._enough = asyncio.Event()
 
     def __bool__(self) -> bool:
@@ -35,16 +37,18 @@ class Unread:
         """Items of the calls that wait and are read."""
         return self._statistics.queued_items - self._items
 
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of them, about."""
+        return self._statistics.queued_bytes - self._bytes
+
     def may_be_read(self) -> bool:
         """Whether a call that comes now may be read at once."""
         return not (self._turns or self.held or self.is_enough_read())
 
     def is_enough_read(self) -> bool:
         """Whether a transaction's worth of calls is read and waits."""
-        return (
-            self.read_items >= self._settings.group_items_max
-            or self._statistics.queued_bytes - self._bytes >= self._settings.group_bytes_max
-        )
+        return self.read_items >= self._settings.group_items_max or self.read_bytes >= self._settings.group_bytes_max
 
     async def wait(self, deadline: float, items: int, size_bytes: int) -> None:
         """Waits until a call may be read, which the caller then does before anything else.
@@ -68,9 +72,6 @@ class Unread:
             raise expired() from None
         finally:
             self._count(-1, items, size_bytes)
-            if not turn.cancelled():
-                # The next one in the next turn: what else waits for the loop, such as answers, goes in between.
-                asyncio.get_running_loop().call_soon(self._let_one_be_read)
 
     def read_on(self) -> None:
         """Has calls be read until it is enough, from the next turn of the loop on."""
@@ -78,10 +79,18 @@ class Unread:
             self._let_one_be_read()
 
     async def read_enough(self) -> None:
-        """Waits until a transaction's worth of calls is read, or all of them."""
+        """Waits until a transaction's worth of calls is read, or all that wait now, or somebody cannot wait.
+
+        Not for those that come meanwhile: what is refused when it is read adds nothing to a transaction, and may come without end.
+        """
+        self._last = self._turns[-1] if self._turns else None
         self._enough.clear()
         self.read_on()
         await self._enough.wait()
+
+    def hurry(self) -> None:
+        """What is read is enough for now."""
+        self._enough.set()
 
     def release(self) -> None:
         """Nobody has to wait any more."""
@@ -95,10 +104,16 @@ class Unread:
 
     def _let_one_be_read(self) -> None:
         self._reading = False
+        if self._last is None:
+            self._enough.set()
         while self._turns and not self.held and not self.is_enough_read():
             turn = self._turns.popleft()
+            if turn is self._last:
+                self._last = None
             if not turn.done():
                 turn.set_result(None)
+                # After the task that waits for it, which has read and submitted it by then.
+                asyncio.get_running_loop().call_soon(self._let_one_be_read)
                 self._reading = True
                 return
         self._enough.set()

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from coordinator.store import group_commit
+from coordinator.store import pace
 from coordinator.store.engine import SortedError
 from datacoord.errors import DeadlineExpiredError, OverloadedError, StoreUnavailableError
 
@@ -126,11 +126,11 @@ async def test_a_call_that_has_not_been_read_is_taken_for_as_large_as_those_that
     first = await queue.hold()
     waiting = [queue.submit(Call(str(n), items=30)) for n in range(2)]
     await asyncio.sleep(0)
-    queue.queue.admit_unread(NEVER)
+    queue.queue.admit_unread(NEVER, 0)
     waiting.append(queue.submit(Call("third", items=30)))
     await asyncio.sleep(0)
     with pytest.raises(OverloadedError):
-        queue.queue.admit_unread(NEVER)
+        queue.queue.admit_unread(NEVER, 0)
     queue.runner.gate.set()
     await asyncio.gather(first, *waiting)
     await queue.queue.close()
@@ -140,7 +140,7 @@ async def test_a_call_is_refused_unread_where_its_time_would_be_over(monkeypatch
     """Where calls grow old in front of the server, it would do the work of all of them for callers that are gone."""
     clock = Clock(monkeypatch)
     queue = Queue()
-    usual_seconds = 10.0 * group_commit._RATE_WEIGHT
+    usual_seconds = 10.0 * pace.RATE_WEIGHT
     heartbeat, create = Call("heartbeat", rpc="ReportDataNodeTtMsgs"), Call("create", alone=True)
     for call, failures in ((Call("save"), []), (heartbeat, []), (create, []), (Call("failing"), [AWAY])):
         # Only what saves usually take is a measure: other calls, and a database that is away, say nothing of it.
@@ -150,15 +150,15 @@ async def test_a_call_is_refused_unread_where_its_time_would_be_over(monkeypatch
         queue.runner.gate.set()
         await asyncio.gather(held, return_exceptions=True)
 
-    queue.queue.admit_unread(clock.now + 0.001)  # nothing is being written: there is nothing to wait for
+    queue.queue.admit_unread(clock.now + 0.001, 0)  # nothing is being written: there is nothing to wait for
     second = await queue.hold()
     with pytest.raises(OverloadedError) as refused:
-        queue.queue.admit_unread(clock.now + 2 * usual_seconds)  # the rest of this one, and its own
+        queue.queue.admit_unread(clock.now + 2 * usual_seconds, 0)  # the rest of this one, and its own
     assert "time of this call" in refused.value.message
     assert int(refused.value.metadata["retry_delay_ms"]) == 2000 * usual_seconds
-    queue.queue.admit_unread(clock.now + 2 * usual_seconds + 1.0)
+    queue.queue.admit_unread(clock.now + 2 * usual_seconds + 1.0, 0)
     await clock.go(usual_seconds)  # now this one could end at any moment
-    queue.queue.admit_unread(clock.now + usual_seconds + 1.0)
+    queue.queue.admit_unread(clock.now + usual_seconds + 1.0, 0)
     queue.runner.gate.set()
     await second
     await queue.queue.close()
@@ -173,15 +173,15 @@ async def test_a_call_is_refused_unread_while_others_gather_and_where_its_time_i
     waiting = queue.submit(Call("gathering"))
     await clock.go(0)
     assert len(queue.runner.groups) == 1
-    usual_seconds = TOOK_SECONDS * group_commit._RATE_WEIGHT
+    usual_seconds = TOOK_SECONDS * pace.RATE_WEIGHT
 
     with pytest.raises(OverloadedError):
-        queue.queue.admit_unread(clock.now + 3 * usual_seconds)  # how it is with those that have grown old
-    queue.queue.admit_unread(clock.now + 3 * usual_seconds + 0.1)
+        queue.queue.admit_unread(clock.now + usual_seconds, 0)
+    queue.queue.admit_unread(clock.now + 3 * usual_seconds, 0)
     await clock.go(2 * GAP_MS / 1000)
     assert await waiting == "gathering"
     with pytest.raises(DeadlineExpiredError):
-        queue.queue.admit_unread(clock.now)
+        queue.queue.admit_unread(clock.now, 0)
     assert queue.statistics.expired_calls == 1
     await queue.queue.close()
 

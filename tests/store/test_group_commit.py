@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.store import CheckpointMove, Store, group_commit
+from coordinator.store import CheckpointMove, Store, group_commit, pace
 from coordinator.store.answers import StoreSettings, StoreStatistics
 from coordinator.store.calls import AloneCall
 from coordinator.store.engine import SortedError
@@ -158,7 +158,7 @@ async def test_the_pace_is_that_of_whole_calls_and_not_of_their_transactions(mon
     """What is read and answered between two transactions takes its time too: told by their pace, callers come back too early."""
     now = 0.0
     monkeypatch.setattr(group_commit, "time", SimpleNamespace(perf_counter=lambda: now))
-    pace = group_commit._RATE_START_PER_SECOND
+    start = pace.RATE_START_PER_SECOND
 
     async def transaction(calls: Any) -> list[Any]:
         nonlocal now
@@ -170,14 +170,14 @@ async def test_the_pace_is_that_of_whole_calls_and_not_of_their_transactions(mon
         assert seconds == 1.0
         now += 9.0
 
-    queue = GroupCommit(transaction, StoreSettings(storage_root="", group_items_max=int(pace)), StoreStatistics())
+    queue = GroupCommit(transaction, StoreSettings(storage_root="", group_items_max=int(start)), StoreStatistics())
     queue.listeners.append(reading_and_answering)
-    await asyncio.gather(*(queue.submit(Call(name, items=int(pace)), None) for name in ("first", "second")))
+    await asyncio.gather(*(queue.submit(Call(name, items=int(start)), None) for name in ("first", "second", "third")))
     await queue.close()
 
-    # The first one went as fast as was believed, the second one at a tenth of it.
-    believed = group_commit._RATE_WEIGHT
-    assert queue._items_per_second == pytest.approx((1 - believed) * pace + believed * pace / 10)
+    # The first one went as fast as was believed, the second one at a tenth of it; behind the third nobody waited.
+    believed = pace.RATE_WEIGHT
+    assert queue._pace.items_per_second == pytest.approx((1 - believed) * start + believed * start / 10)
 
 
 async def test_those_who_are_refused_come_back_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +226,7 @@ async def test_heartbeats_neither_wait_behind_other_calls_nor_are_refused_becaus
     saves = [queue.submit(Call(f"save {n}", items=2)) for n in range(5)]
     await asyncio.sleep(0)
     with pytest.raises(OverloadedError):
-        queue.queue.admit_unread(NEVER)
+        queue.queue.admit_unread(NEVER, 0)
     heartbeat = queue.submit(Call("heartbeat", rpc="ReportDataNodeTtMsgs"))
     lease_job = queue.submit(Call("leases", rpc="LeaseJob", alone=True))
     await asyncio.sleep(0)

@@ -148,11 +148,11 @@ async def test_calls_are_let_in_between_transactions_that_hold_the_loop_while_ot
 ) -> None:
     """Those not let in grow old in front of the server where nobody refuses them, and then all is done for callers who are gone."""
     clock = Clock(monkeypatch)
-    queue = Queue(holds_loop=True, gap_ms=1.0, queue_items_max=4)
+    queue = Queue(holds_loop=True, gap_ms=1.0, queue_items_max=4, group_items_max=4)
 
     def knock() -> None:
         with pytest.raises(OverloadedError):
-            queue.queue.admit_unread(NEVER)
+            queue.queue.admit_unread(NEVER, SIZE_BYTES)
 
     held = await queue.hold()
     waiting = [queue.submit(Call(str(number))) for number in range(4)]
@@ -174,11 +174,77 @@ async def test_calls_are_let_in_between_transactions_that_hold_the_loop_while_ot
     await queue.queue.close()
 
 
+async def test_calls_that_add_nothing_to_a_transaction_do_not_keep_it_from_beginning() -> None:
+    """Malformed ones may come without end, as fast as they are read; sessions and saves would wait behind them."""
+    server = Server(holds_loop=True, gap_ms=1.0)
+    first, answers = await full(server, 10)
+    bad = [server.call(f"bad {number}", valid=False) for number in range(20)]
+    await turns()
+    session = server.queue.submit(Call("session", rpc="ReportDataNodeTtMsgs"))
+    server.queue.runner.gate.set()
+    for number in range(2000):
+        bad.append(server.call(f"bad {number}", valid=False))
+        await asyncio.sleep(0)
+        if session.done() and all(answer.done() for answer in answers):
+            break
+    assert number < 1000, "everybody but those who waited when they came had to go first"
+    assert await asyncio.gather(first, session, *answers)
+    assert {type(outcome) for outcome in await asyncio.gather(*bad, return_exceptions=True)} <= {ValueError}
+    await server.queue.queue.close()
+
+
+async def test_a_burst_after_a_quiet_time_is_not_taken_for_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What calls alone took says how long a COMMIT is, not how much can be done: a burst would be sent away for seconds."""
+    clock = Clock(monkeypatch)
+    server = Server(gap_ms=1.0)
+    for rpc in ("SaveBinlogPaths", "ReportDataNodeTtMsgs") * 20:
+        held = await server.queue.hold(Call("alone", rpc=rpc))
+        await clock.go(0.005)
+        server.queue.runner.gate.set()
+        await held
+        await clock.go(1.0)
+    first, answers = await full(server, 10)
+    burst = [server.call(f"burst {number}", deadline=clock.now + 5.0) for number in range(200)]
+    await turns()
+    server.queue.runner.gate.set()
+    outcomes = await asyncio.gather(first, *answers, *burst, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {str}
+    await server.queue.queue.close()
+
+
+async def test_calls_that_have_grown_old_are_refused_while_others_are_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where calls wait in front of the server all come with little time left, and half of what is done is done for nobody.
+
+    One that has little time for another reason is served as long as nobody is late.
+    """
+    clock = Clock(monkeypatch)
+    server = Server()
+    usual = await server.queue.hold(Call("usual"))
+    await clock.go(0.005)
+    server.queue.runner.gate.set()
+    await usual
+    first, answers = await full(server, 2)
+    assert server.queue.queue.admit_unread(clock.now + 0.05, SIZE_BYTES) is None
+    answers[0].cancel()
+    server.queue.runner.gate.set()
+    await asyncio.gather(first, *answers, return_exceptions=True)
+
+    first, answers = await full(server, 1)
+    with pytest.raises(OverloadedError):
+        server.queue.queue.admit_unread(clock.now + 0.05, SIZE_BYTES)
+    assert server.queue.queue.admit_unread(clock.now + 0.5, SIZE_BYTES) is None
+    await clock.go(61.0)
+    assert server.queue.queue.admit_unread(clock.now + 0.05, SIZE_BYTES) is None
+    server.queue.runner.gate.set()
+    await asyncio.gather(first, *answers)
+    await server.queue.queue.close()
+
+
 @given(
     calls=st.lists(
         st.tuples(
             st.integers(1, 70),
-            st.sampled_from(["whole", "whole", "whole", "malformed", "given up"]),
+            st.sampled_from(["whole", "whole", "whole", "malformed", "given up", "urgent"]),
             st.integers(0, 3),
         ),
         max_size=40,
@@ -193,14 +259,17 @@ def test_whoever_comes_is_answered(calls: list[tuple[int, str, int]], holds_loop
         server = Server(holds_loop=holds_loop, gap_ms=gap_ms, queue_items_max=400)
         answers = []
         for number, (items, fate, pause) in enumerate(calls):
-            answers.append(server.call(str(number), items=items, valid=fate != "malformed"))
+            if fate == "urgent":
+                answers.append(server.queue.submit(Call(str(number), rpc="ReportDataNodeTtMsgs")))
+            else:
+                answers.append(server.call(str(number), items=items, valid=fate != "malformed"))
             await turns(pause)
             if fate == "given up":
                 answers[-1].cancel()
         async with asyncio.timeout(30):
             outcomes = await asyncio.gather(*answers, return_exceptions=True)
         for number, ((_, fate, _), outcome) in enumerate(zip(calls, outcomes, strict=True)):
-            if fate == "whole":
+            if fate in {"whole", "urgent"}:
                 assert outcome == str(number) or isinstance(outcome, DatacoordError)
         async with asyncio.timeout(30):
             await server.queue.queue.close()
