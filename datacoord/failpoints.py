@@ -14,6 +14,11 @@ ENVIRONMENT_VARIABLE = "DATACOORD_FAILPOINT_DIR"
 _POLL_SECONDS = 0.01
 
 
+def are_on() -> bool:
+    """Whether this process may be held at a point: then nothing that others wait for should pass one."""
+    return bool(os.environ.get(ENVIRONMENT_VARIABLE))
+
+
 def hit(point: str) -> None:
     """Passes a point; blocks or ends this process when a file asks for it. Costs a dictionary look-up when switched off."""
     directory = os.environ.get(ENVIRONMENT_VARIABLE)

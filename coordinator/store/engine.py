@@ -173,7 +173,7 @@ class Database:
         with self._keeping(self._connect()) as connection:
             now_ms = await self._begin(connection, seconds)
             result = self._statements(connection, now_ms, work)
-            if quick and self._usual_commit_seconds < _QUICK_COMMIT_SECONDS:
+            if quick and self._usual_commit_seconds < _QUICK_COMMIT_SECONDS and not failpoints.are_on():
                 self._commit(connection)
             else:
                 await loop.run_in_executor(self._write_thread, self._commit, connection)
