@@ -178,8 +178,8 @@ class Guard:
             code = "CANCELLED"
             try:
                 identity = self._gate.admit(method, role, context)
-                # Closed here and now when the client goes away, not when the garbage collector finds it.
                 self._admit(call, body)
+                # Closed here and now when the client goes away, not when the garbage collector finds it.
                 async with aclosing(behaviour(_read(body, request_class), call)) as responses:
                     async for response in responses:
                         # A stream may outlive the token it was opened with.

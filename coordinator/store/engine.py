@@ -271,8 +271,8 @@ class Database:
             took = time.perf_counter() - started
             self.commit_seconds += took
             # One that takes long counts at once, and is forgotten slowly.
-            self._usual_commit_seconds += _COMMIT_WEIGHT * (took - self._usual_commit_seconds)
-            self._usual_commit_seconds = max(took, self._usual_commit_seconds)
+            usual = self._usual_commit_seconds
+            self._usual_commit_seconds = max(took, usual + _COMMIT_WEIGHT * (took - usual))
 
     def _roll_back(self, connection: Connection, outcome: SortedError) -> None:
         """Leaves no transaction open; a connection that met more than a lock or one call's error is not used again."""

@@ -16,11 +16,12 @@ import structlog
 from coordinator.store.answers import StoreSettings, StoreStatistics
 from coordinator.store.calls import WriteCall
 from coordinator.store.engine import WriteFailedError
-from coordinator.store.pace import RETRY_DELAY_SECONDS_MAX, Pace
-from coordinator.store.unread import Unread, expired
+from coordinator.store.pace import RETRY_DELAY_SECONDS_MAX, RETRY_DELAY_SECONDS_MIN, Pace
+from coordinator.store.unread import Unread
 from datacoord.errors import (
     CommitOutcomeUnknownError,
     DatacoordError,
+    DeadlineExpiredError,
     OverloadedError,
     StoreUnavailableError,
 )
@@ -41,7 +42,6 @@ response is written, the socket takes it, and one for each of two tasks between.
 for the whole transaction after theirs, and a quarter of what was done under overload was done for callers who had gone."""
 _PAUSE_SECONDS = 0.005
 """After so long without a transaction nobody is on the way any more."""
-_RETRY_DELAY_MS_MIN = 20
 
 
 class Runner(Protocol):
@@ -116,7 +116,7 @@ class GroupCommit:
         if call.urgent:
             self._admit_urgent(call)
         else:
-            self.admit(call.items, call.size_bytes)
+            self._admit(call.items, call.size_bytes)
         call.deadline = deadline
         waiting = _Waiting(call, asyncio.get_running_loop().create_future())
         (self._urgent if call.urgent else self._queue).append(waiting)
@@ -152,12 +152,10 @@ class GroupCommit:
             self._items_per_call = max(1, self._unread.read_items // len(self._queue))
             self._bytes_per_call = self._unread.read_bytes // len(self._queue)
         items, size_bytes = self._items_per_call, max(size_bytes, self._bytes_per_call)
-        self.admit(items, size_bytes)
+        self._admit(items, size_bytes)
         left_seconds = deadline - now
         if left_seconds <= 0:
-            self._pace.note_too_late()
-            statistics.expired_calls += 1
-            raise expired()
+            raise self._expired()
         needed_seconds = self._seconds_until_done()
         if needed_seconds and needed_seconds + self._pace.margin_seconds(needed_seconds, left_seconds) > left_seconds:
             delay_seconds = needed_seconds
@@ -167,7 +165,19 @@ class GroupCommit:
             self._refuse(
                 statistics.queued_items, delay_seconds, "and the time of this call would be over before it is done"
             )
-        return None if self._unread.may_be_read() else self._unread.wait(deadline, items, size_bytes)
+        return None if self._unread.may_be_read() else self._wait_unread(deadline, items, size_bytes)
+
+    async def _wait_unread(self, deadline: float, items: int, size_bytes: int) -> None:
+        try:
+            await self._unread.wait(deadline, items, size_bytes)
+        except TimeoutError:
+            raise self._expired() from None
+
+    def _expired(self) -> DeadlineExpiredError:
+        """Notes a call whose time was over before it was in a transaction; what its caller is told."""
+        self._pace.note_too_late()
+        self._statistics.expired_calls += 1
+        return DeadlineExpiredError("the call's time was over before it could be written; nothing was done, repeat it")
 
     def _seconds_until_done(self) -> float:
         """About how long a call will take that comes now; 0 while nobody writes."""
@@ -180,7 +190,7 @@ class GroupCommit:
         )
         return rest_seconds + before * self._pace.usual_cycle_seconds + self._pace.usual_seconds
 
-    def admit(self, items: int, size_bytes: int = 0) -> None:
+    def _admit(self, items: int, size_bytes: int) -> None:
         """Refuses a call for which there is no room. An empty queue takes anything.
 
         Raises:
@@ -202,7 +212,7 @@ class GroupCommit:
 
     def _refuse(self, queued: int, delay_seconds: float, why: str) -> None:
         self._statistics.rejected_calls += 1
-        delay_ms = min(max(int(1000 * delay_seconds), _RETRY_DELAY_MS_MIN), int(1000 * RETRY_DELAY_SECONDS_MAX))
+        delay_ms = int(1000 * min(max(delay_seconds, RETRY_DELAY_SECONDS_MIN), RETRY_DELAY_SECONDS_MAX))
         message = f"{queued} items wait to be written, {why}; repeat the call in {delay_ms} ms"
         raise OverloadedError(message, retry_delay_ms=delay_ms, queued_items=queued)
 
@@ -245,7 +255,8 @@ class GroupCommit:
                 self._busy_since = time.perf_counter()
             if (calls_before > 1 or self._knocks > knocks_before + 1) and loop.time() < ended + _PAUSE_SECONDS:
                 await self._gather(took_seconds / 2, refuses=self._statistics.rejected_calls > rejected_before)
-                await self._unread.read_enough()
+                if not self._urgent:
+                    await self._unread.read_enough()
             group = self._take_group()
             calls_before, knocks_before = len(group), self._knocks
             rejected_before = self._statistics.rejected_calls
@@ -324,9 +335,7 @@ class GroupCommit:
                 self._pace.note_too_late()
                 continue  # the caller went away
             if call.deadline is not None and now >= call.deadline:
-                self._pace.note_too_late()
-                self._statistics.expired_calls += 1
-                waiting.answer.set_exception(expired())
+                waiting.answer.set_exception(self._expired())
                 continue
             group.append(waiting)
             items += call.items

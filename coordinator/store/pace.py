@@ -4,7 +4,7 @@ import asyncio
 
 RATE_WEIGHT = 0.2
 RATE_START_PER_SECOND = 10_000.0
-RETRY_DELAY_SECONDS_MAX = 10.0
+RETRY_DELAY_SECONDS_MIN, RETRY_DELAY_SECONDS_MAX = 0.02, 10.0
 MARGIN_FACTOR, MARGIN_SECONDS_MAX, MARGIN_SHARE = 3, 0.5, 0.5
 """What a call must have left beyond the time that it will take: the least of so many times as much, of that, and of that share of
 its time."""
@@ -19,7 +19,8 @@ class Pace:
     Attributes:
         items_per_second: that are done while calls wait.
         usual_seconds: of a transaction.
-        usual_cycle_seconds: from one transaction to the next while calls wait, with all that is done for them in between.
+        usual_cycle_seconds: from the end of one transaction, or the first call that waits, to the end of the next, with all that is
+            done in between.
     """
 
     def __init__(self) -> None:

@@ -9,7 +9,6 @@ import asyncio
 from collections import deque
 
 from coordinator.store.answers import StoreSettings, StoreStatistics
-from datacoord.errors import DeadlineExpiredError
 
 
 class Unread:
@@ -56,10 +55,10 @@ class Unread:
         Args:
             deadline: of the call, in the loop's time.
             items: in it, about.
-            size_bytes: of it as it came.
+            size_bytes: of it, about.
 
         Raises:
-            DeadlineExpiredError: its time was over first.
+            TimeoutError: its time was over first.
         """
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._turns.append(turn)
@@ -67,9 +66,6 @@ class Unread:
         try:
             async with asyncio.timeout_at(deadline):
                 await turn
-        except TimeoutError:
-            self._statistics.expired_calls += 1
-            raise expired() from None
         finally:
             self._count(-1, items, size_bytes)
 
@@ -124,8 +120,3 @@ class Unread:
         self._statistics.queued_calls += sign
         self._statistics.queued_items += sign * items
         self._statistics.queued_bytes += sign * size_bytes
-
-
-def expired() -> DeadlineExpiredError:
-    """Nothing was done for a call."""
-    return DeadlineExpiredError("the call's time was over before it could be written; nothing was done, repeat it")

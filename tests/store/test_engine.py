@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import exc, text
 
 from coordinator.core.model import Outcome
-from coordinator.store import engine
+from coordinator.store import CheckpointMove, engine
 from coordinator.store.dialects import Postgresql, Sqlite
 from coordinator.store.engine import sort_error
 from datacoord.errors import (
@@ -20,7 +20,7 @@ from datacoord.errors import (
     StoreUnavailableError,
 )
 
-from .support import World, lane
+from .support import CALLER, World, lane, position
 
 SQLITE = Sqlite("sqlite:///x.db")
 POSTGRESQL = Postgresql("postgresql://host/db")
@@ -235,6 +235,9 @@ async def test_a_commit_has_the_loop_only_where_it_is_small_and_the_disk_quick(
     assert disk.threads[-1], "a call with a transaction of its own may change any number of rows"
     reached += 1
     await world.move(one, reached, epoch=epochs[one])
+    many = [CheckpointMove(one, epochs[one], position(reached := reached + 1)) for _ in range(300)]
+    await world.store.update_channel_checkpoints(many, caller=CALLER)
+    assert disk.threads[-1], "it may be large"
     disk.commit_seconds = 0.1
     assert not await move(one)
     disk.commit_seconds = 0.0002

@@ -336,3 +336,13 @@ async def test_what_the_url_says_is_kept_and_durability_wins(templates: Template
     await world.store.close()
 
     assert shown == ["mine", "public", "on"]
+
+
+async def test_a_transaction_without_a_statement_is_not_left_open(world: World) -> None:
+    """The connection is kept: it would lie idle in a transaction, with its snapshot, until the server ends it."""
+    database = world.store._database
+    await database.write(lambda _connection, _now_ms: None)
+    with database._connect() as connection:
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        assert driver.info.transaction_status is psycopg.pq.TransactionStatus.IDLE

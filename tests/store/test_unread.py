@@ -174,6 +174,30 @@ async def test_calls_are_let_in_between_transactions_that_hold_the_loop_while_ot
     await queue.queue.close()
 
 
+async def test_letting_others_in_makes_no_call_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may wait for some milliseconds; one that has no more than these must not."""
+    clock = Clock(monkeypatch)
+    queue = Queue(holds_loop=True, gap_ms=1.0, queue_items_max=4, group_items_max=4)
+    held = await queue.hold()
+    waiting = [queue.submit(Call(str(number)), clock.now + TOOK_SECONDS + 0.012) for number in range(4)]
+    await turns()
+
+    def knock() -> None:
+        with pytest.raises(OverloadedError):
+            queue.queue.admit_unread(NEVER, SIZE_BYTES)
+
+    knock()
+    knock()
+    await clock.go(TOOK_SECONDS)
+    queue.runner.gate.set()
+    while len(queue.runner.groups) == 1:
+        await clock.go(0.0015)
+        if len(queue.runner.groups) == 1:
+            knock()
+    assert await asyncio.gather(held, *waiting) == ["first", "0", "1", "2", "3"]
+    await queue.queue.close()
+
+
 async def test_calls_that_add_nothing_to_a_transaction_do_not_keep_it_from_beginning() -> None:
     """Malformed ones may come without end, as fast as they are read; sessions and saves would wait behind them."""
     server = Server(holds_loop=True, gap_ms=1.0)
