@@ -15,7 +15,6 @@ from sqlalchemy import (
     Select,
     Table,
     cast,
-    create_engine,
     insert,
     literal,
     select,
@@ -24,9 +23,11 @@ from sqlalchemy import (
 
 from benchmarks.harness.workload import Lane
 from coordinator.core.model import SegmentLevel, SegmentState
+from coordinator.store.dialects import database_kind
 from coordinator.store.tables import binlogs, epochs, segments, vchannels
 
 Numbers = ColumnElement[int]
+_BUSY_TIMEOUT_MS = 60_000
 
 PER_SEGMENT = 30
 """Binlogs."""
@@ -92,7 +93,7 @@ def sealed(url: str, lanes: Sequence[Lane], *, segment_count: int, per_segment: 
         }
         return _columns(values)
 
-    engine = create_engine(url)
+    engine = database_kind(url).migrator(_BUSY_TIMEOUT_MS)
     with engine.begin() as connection:
         counter = epochs.c.name == "id"
         first = int(connection.execute(select(epochs.c.value).where(counter)).scalar_one()) + 1
@@ -130,7 +131,11 @@ def _hurry(connection: Connection) -> None:
 
 def _settle(engine: Engine) -> None:
     """Does what the database would do later of its own accord, in the middle of the measurement."""
-    statements = {"sqlite": ("ANALYZE", "PRAGMA wal_checkpoint"), "postgresql": ("VACUUM (ANALYZE)", "CHECKPOINT")}
+    if engine.dialect.name == "sqlite":
+        with engine.connect() as connection:
+            driver: Any = connection.connection.driver_connection
+            driver.execute("ANALYZE; PRAGMA wal_checkpoint")
+        return
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        for statement in statements[engine.dialect.name]:
+        for statement in ("VACUUM (ANALYZE)", "CHECKPOINT"):
             connection.exec_driver_sql(statement)

@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import sqlite3
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from benchmarks.harness.rounds import Sample, cpu_us_per_item, per_second, ratios, spread
+from coordinator.store import sqlite_driver
 
 _PACKAGES = ("grpcio", "protobuf", "psycopg", "sqlalchemy", "uvloop")
 
@@ -181,7 +181,7 @@ def software() -> dict[str, str]:
     """Versions of what runs on both sides."""
     return {
         "python": platform.python_version(),
-        "sqlite": sqlite3.sqlite_version,
+        "sqlite": sqlite_driver.sqlite_version,
         **{package: version(package) for package in _PACKAGES},
     }
 

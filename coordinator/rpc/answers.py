@@ -27,6 +27,8 @@ from datacoord.errors import to_status
 from datacoord.paths import BinlogKind
 from datacoord.v1 import admin_pb2, collection_pb2, common_pb2, data_coord_pb2
 
+_APPLIED = Outcome.APPLIED
+"""Once: to look a member up in its enum, for every item of a call, costs more than what is done with it."""
 _KINDS = {
     BinlogKind.INSERT: common_pb2.BINLOG_KIND_INSERT,
     BinlogKind.DELTA: common_pb2.BINLOG_KIND_DELTA,
@@ -92,7 +94,7 @@ def checkpoint_details(answers: Sequence[WriteAnswer]) -> list[data_coord_pb2.Ch
             current=None if answer.facts is None else channel_facts(answer.facts),
         )
         for index, answer in enumerate(answers)
-        if answer.outcome is not Outcome.APPLIED
+        if answer.outcome is not _APPLIED
     ]
 
 

@@ -166,7 +166,7 @@ class DataCoordServicer:
         self, request: data_coord_pb2.UpdateChannelCheckpointRequest, call: Call
     ) -> data_coord_pb2.UpdateChannelCheckpointResponse:
         """Moves checkpoints forward."""
-        entries = validation.checkpoints(request, self._store.is_known)
+        entries = validation.checkpoints(request, self._store.known_channels)
         answered = await self._store.move_checkpoints(entries, caller=call.caller, deadline=call.deadline)
         self._count(call, answered)
         outcomes: list[Any] = [answer.outcome or 0 for answer in answered]

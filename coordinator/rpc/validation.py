@@ -6,7 +6,7 @@ what is allowed. Values of callers are shown shortened.
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Final
 
 from coordinator.core.model import BinlogFacts, LaneSave, Save
@@ -137,29 +137,22 @@ def position(message: common_pb2.MsgPosition, channel: str) -> Position:
     return Position(at, msg_id, group, message.event_time_ms)
 
 
-def checkpoints(
-    request: data_coord_pb2.UpdateChannelCheckpointRequest, is_known: Callable[[str], bool]
-) -> list[CheckpointEntry]:
+def checkpoints(request: data_coord_pb2.UpdateChannelCheckpointRequest, known: Container[str]) -> list[CheckpointEntry]:
     """Checks and reads the entries of UpdateChannelCheckpoint.
 
     Args:
         request: the request.
-        is_known: whether a name is one of a channel for certain.
+        known: names that are those of channels for certain.
     """
     given = request.channel_checkpoints
     count(given, "channel_checkpoints", limits.CHECKPOINTS_MAX, minimum=1)
     entries = []
+    timestamp_max, msg_id_bytes_max = limits.TIMESTAMP_MAX, limits.MSG_ID_BYTES_MAX
     for entry in given:
         # The hottest path: one look at each field, and the slow checks, with their words, only for what may be wrong.
         at, epoch = entry.position, entry.epoch
         name, moved_to, msg_id, group = at.channel_name, at.timestamp, at.msg_id, at.msg_group
-        if (
-            epoch < 0
-            or moved_to > limits.TIMESTAMP_MAX
-            or len(msg_id) > limits.MSG_ID_BYTES_MAX
-            or group
-            or not is_known(name)
-        ):
+        if epoch < 0 or moved_to > timestamp_max or len(msg_id) > msg_id_bytes_max or group or name not in known:
             channel_name(name)
             number(epoch, "epoch", 0)
             position(at, name)

@@ -1,6 +1,6 @@
 """The facade of the store: what the RPC layer and the jobs call."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from typing import TypeVar
 
 import structlog
@@ -170,9 +170,10 @@ class Store(Operations):
             known.update(await self._database.read(lambda connection: read_identities(connection, missing, size)))
         return {name: known[name] for name in channel_names if name in known}
 
-    def is_known(self, channel_name: str) -> bool:
-        """Whether this process has met a channel of this name, so that the name needs no check any more."""
-        return channel_name in self._memory.channels
+    @property
+    def known_channels(self) -> Container[str]:
+        """Names of the channels that this process has met; they need no check any more."""
+        return self._memory.channels
 
     def admit(self, deadline: float, size_bytes: int) -> Awaitable[None] | None:
         """Refuses a write before anything is done for it, where the queue has no room or the write would come too late.

@@ -5,25 +5,28 @@ excludes all others from its beginning, has no row locks and compiles it to noth
 """
 
 import abc
-import sqlite3
+import contextlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import apsw
 import psycopg
 from sqlalchemy import BigInteger, Engine, Insert, Table, cast, create_engine, event, exc, extract, func, select, text
 from sqlalchemy.dialects import postgresql as postgresql_dialect
 from sqlalchemy.dialects import sqlite as sqlite_dialect
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg as PostgresqlDialect
-from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite as SqliteDialect
-from sqlalchemy.engine import Connection, Dialect, make_url
-from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.engine import URL, Connection, Dialect, make_url
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from coordinator.store import sqlite_driver
+from coordinator.store.sqlite_driver import SqliteConnection, SqliteDialect
 from datacoord.errors import ConfigInvalidError
 
+_SQLITE_DRIVERS = {"sqlite", "sqlite+pysqlite", sqlite_driver.NAME}
+"""What a URL may begin with; it is read with our driver whichever it names."""
 _WAL_AUTOCHECKPOINT_PAGES = 4000
 _CACHE_KIB = 65_536
 _MIGRATION_LOCK_KEY = 0x6461_7461_636F_6F72  # "datacoor"
@@ -42,8 +45,8 @@ class DatabaseKind(abc.ABC):
 
     Attributes:
         runs_on_loop: True: statements run on the event loop's own thread and only COMMIT, unless it is quick, in a worker
-            (SQLite's driver gives up the GIL with every row, so that statements in a thread beside a busy loop are up to 1,000
-            times slower); False: whole transactions run in a worker thread.
+            (SQLite's driver gives up the GIL with every row, so that statements in a thread beside a busy loop are many times
+            slower); False: whole transactions run in a worker thread.
         rows_per_statement: how many values an IN list may have.
         takes_arrays: True: one statement with an array per column is best for many rows; False: one statement per row.
         driver_dialect: compiles statements that go to the driver directly, with positional parameters.
@@ -133,12 +136,28 @@ class Sqlite(DatabaseKind):
     takes_arrays = False
 
     def __init__(self, url: str) -> None:
-        super().__init__(url)
+        given = make_url(url)
+        path = given.database or ""
+        shown = given.set(query={}).render_as_string()
+        if not path or path == ":memory:":
+            message = f"the database {shown!r} has no file; a coordinator that forgets is of no use: name a file"
+            raise ConfigInvalidError(message, database_url=shown)
+        is_file = given == URL.create(given.drivername, database=path) and not path.startswith("file:")
+        if not is_file or given.drivername not in _SQLITE_DRIVERS:
+            message = (
+                f"the database {shown!r} names a driver, or says more than its file; write it as "
+                "sqlite:////var/lib/datacoord/datacoord.db"
+            )
+            raise ConfigInvalidError(message, database_url=shown)
+        if sqlite_driver.sqlite_version_info < sqlite_driver.SAFE_VERSION_INFO:
+            message = (
+                f"SQLite {sqlite_driver.sqlite_version} may lose committed writes (sqlite.org/wal.html#walresetbug); install the "
+                "apsw package of the lock, which brings a newer one"
+            )
+            raise ConfigInvalidError(message, version=sqlite_driver.sqlite_version)
+        super().__init__(given.set(drivername=sqlite_driver.NAME).render_as_string())
         self.driver_dialect = SqliteDialect()
-        self.path = make_url(url).database or ""
-        if not self.path or self.path == ":memory:":
-            message = f"the database {url!r} has no file; a coordinator that forgets is of no use: name a file"
-            raise ConfigInvalidError(message, database_url=url)
+        self.path = path
 
     def writer(self, busy_timeout_ms: int) -> Engine:  # noqa: ARG002 - the caller waits, so that the loop does not
         """See the base class. A transaction takes the write lock when it begins: an upgrade from read to write cannot wait."""
@@ -159,13 +178,11 @@ class Sqlite(DatabaseKind):
             self.url,
             pool_size=pool_size,
             max_overflow=0,
-            connect_args={"check_same_thread": False, "timeout": busy_timeout_ms / 1000},
+            connect_args={"busy_timeout_ms": busy_timeout_ms, "begin": begin},
         )
 
         @event.listens_for(engine, "connect")
-        def _set_up(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
-            # The driver must not begin transactions by itself: it would begin them as readers.
-            connection.isolation_level = None
+        def _set_up(connection: SqliteConnection, _entry: ConnectionPoolEntry) -> None:
             _journal_in_wal(connection)
             for pragma in (
                 "synchronous=FULL",
@@ -174,15 +191,7 @@ class Sqlite(DatabaseKind):
                 "temp_store=MEMORY",
                 *pragmas,
             ):
-                _execute(connection, f"PRAGMA {pragma}")
-
-        @event.listens_for(engine, "begin")
-        def _begin(connection: Connection) -> None:
-            # By the driver itself: SQLAlchemy's way costs ten times what SQLite needs for it.
-            try:
-                _execute(connection.connection, begin)
-            except sqlite3.Error as error:
-                raise exc.OperationalError(begin, None, error) from error
+                connection.execute(f"PRAGMA {pragma}")
 
         return engine
 
@@ -204,12 +213,19 @@ class Sqlite(DatabaseKind):
         return time.time_ns() // 1_000_000
 
     def commit(self, connection: Connection) -> None:
-        """See the base class."""
+        """See the base class.
+
+        After some errors SQLite rolls back by itself; each statement that follows is a transaction of its own.
+        """
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, SqliteConnection)  # noqa: S101 - the only driver this kind is made with
+        if not driver.in_transaction:
+            raise exc.OperationalError("COMMIT", None, apsw.AbortError("SQLite had rolled the transaction back"))
         connection.commit()
 
     def is_transient(self, error: exc.DBAPIError) -> bool:
         """See the base class."""
-        return _sqlite_code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+        return isinstance(error.orig, apsw.BusyError | apsw.LockedError)
 
     def commit_was_refused(self, error: exc.DBAPIError) -> bool:
         """See the base class.
@@ -229,17 +245,15 @@ class Sqlite(DatabaseKind):
 
     def used_by(self) -> str:
         """See the base class. A connection in WAL mode holds the file as long as it is open; alone, one may have it exclusively."""
-        connection = sqlite3.connect(self.path, timeout=0, isolation_level=None)
         try:
-            connection.execute("PRAGMA locking_mode=EXCLUSIVE")
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute("ROLLBACK")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
-                raise
+            with contextlib.closing(sqlite_driver.connect(self.path)) as connection:
+                connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("ROLLBACK")
+        except apsw.BusyError:
             return "another connection has the file open"
-        finally:
-            connection.close()
+        except apsw.Error as error:
+            raise exc.OperationalError("BEGIN IMMEDIATE", None, error) from error
         return ""
 
     def make_place(self) -> None:
@@ -252,29 +266,18 @@ class Sqlite(DatabaseKind):
         return str(broken[0]) if broken is not None else ""
 
 
-def _execute(connection: DBAPIConnection, statement: str) -> None:
-    cursor = connection.cursor()
-    cursor.execute(statement)
-    cursor.close()
-
-
-def _journal_in_wal(connection: DBAPIConnection) -> None:
+def _journal_in_wal(connection: SqliteConnection) -> None:
     # Several processes that open a new file at once get SQLITE_BUSY here without the busy handler being asked.
     deadline = time.monotonic() + 10
     while True:
         try:
-            _execute(connection, "PRAGMA journal_mode=WAL")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except apsw.BusyError:
+            if time.monotonic() > deadline:
                 raise
             time.sleep(_LOCK_POLL_SECONDS)
         else:
             return
-
-
-def _sqlite_code(error: exc.DBAPIError) -> int:
-    code: int = getattr(error.orig, "sqlite_errorcode", 0)
-    return code & 0xFF
 
 
 class Postgresql(DatabaseKind):
@@ -464,6 +467,11 @@ class Postgresql(DatabaseKind):
 def _sqlstate(error: exc.DBAPIError) -> str:
     origin: Any = error.orig
     return (origin.sqlstate or "") if isinstance(origin, psycopg.Error) else ""
+
+
+def error_code(error: BaseException) -> str:
+    """What the database calls an error of its driver, such as 40P01 or SQLITE_BUSY; "" = it has no name there."""
+    return getattr(error, "sqlstate", None) or sqlite_driver.code_name(error)
 
 
 def database_kind(url: str) -> DatabaseKind:

@@ -7,9 +7,11 @@ PostgreSQL gets one statement for all rows, over one array per column (`unnest`)
 import itertools
 import json
 import struct
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import psycopg
 from psycopg.pq import Format
 from sqlalchemy import (
@@ -227,19 +229,25 @@ def _head(element: int, values: Sequence[Any], *, nulls: bool = False) -> bytes:
     return _HEAD.pack(1, int(nulls), element, len(values), 1)
 
 
-def _pack_numbers(element: int, code: str, size: int, values: Sequence[int | None]) -> bytes:
+def _pack_numbers(element: int, code: str, size: int, values: Sequence[Any]) -> bytes:
     if None in values:
         one = struct.Struct(f"!i{code}")
         return _head(element, values, nulls=True) + b"".join(
             _NULL if value is None else one.pack(size, value) for value in values
         )
-    pairs = itertools.chain.from_iterable(zip(itertools.repeat(size), values))
-    return _head(element, values) + struct.pack(f"!{('i' + code) * len(values)}", *pairs)
+    packed = np.empty(len(values), [("length", ">i4"), ("value", f">i{size}")])
+    packed["length"] = size
+    # An array first: it refuses what is no whole number, where numpy would round.
+    packed["value"] = array(code, values)
+    return _head(element, values) + packed.tobytes()
 
 
 def _pack_bytes(element: int, values: Sequence[bytes]) -> bytes:
-    lengths = map(_LENGTH.pack, map(len, values))
-    parts = itertools.chain.from_iterable(zip(lengths, values, strict=True))
+    lengths = list(map(len, values))
+    if len(set(lengths)) == 1:
+        length = _LENGTH.pack(lengths[0])
+        return _head(element, values) + length + length.join(values)
+    parts = itertools.chain.from_iterable(zip(map(_LENGTH.pack, lengths), values, strict=True))
     return _head(element, values) + b"".join(parts)
 
 

@@ -12,7 +12,7 @@ import structlog
 from sqlalchemy import event, exc
 from sqlalchemy.engine import Connection
 
-from coordinator.store.dialects import DatabaseKind, database_kind
+from coordinator.store.dialects import DatabaseKind, database_kind, error_code
 from datacoord import failpoints
 from datacoord.errors import (
     CommitOutcomeUnknownError,
@@ -94,8 +94,7 @@ def _short(error: Exception) -> str:
 def _code(error: Exception) -> str:
     """What callers learn of an error of the database: its code. Its text, which goes to the log, may hold SQL, values and hosts."""
     origin = error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error
-    code = getattr(origin, "sqlstate", None) or getattr(origin, "sqlite_errorname", None) or type(origin).__name__
-    return f"{code}; the log of the coordinator says more"
+    return f"{error_code(origin) or type(origin).__name__}; the log of the coordinator says more"
 
 
 def _unanswered(error: Exception) -> StoreUnavailableError:
@@ -301,8 +300,7 @@ class Database:
             with self._reader.connect() as connection, connection.begin():
                 return work(connection)
         except (exc.SQLAlchemyError, OSError) as error:
-            log.warning("read_failed", error=_short(error))
-            raise StoreUnavailableError(f"the database did not answer; repeat the call ({_code(error)})") from error
+            raise _unanswered(error) from error
 
     async def read_in_steps(self, work: Callable[[Connection], Generator[None, None, T]]) -> T:
         """Runs a long transaction that reads from one snapshot.

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import text
+from support.engines import engine_of
 
 from benchmarks.harness import fill, workload
 from benchmarks.harness.servers import sqlite_coordinator
@@ -17,7 +18,7 @@ def test_filled_segments_are_the_sums_of_their_binlogs_and_follow_each_other(tmp
     with sqlite_coordinator(tmp_path) as coordinator:
         lanes = workload.claimed_lanes(coordinator.address, CHANNELS)
         fill.sealed(coordinator.database_url, lanes, segment_count=SEGMENTS, per_segment=per_segment)
-    with create_engine(coordinator.database_url).connect() as connection:
+    with engine_of(coordinator.database_url).connect() as connection:
         assert connection.execute(text("PRAGMA foreign_key_check")).all() == []
         sums = connection.execute(
             text(

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from sqlalchemy import create_engine, text
+from sqlalchemy import text
 from store.support import CALLER, Clock, ScriptedFaults, World, position
+from support.engines import engine_of
 
 from coordinator.core.model import BinlogFacts, LaneSave, Save
 from coordinator.jobs.garbage import Blocking, GarbageJob
@@ -178,7 +179,7 @@ class Rig:
 
 def execute(rig: Rig, statement: str) -> None:
     """One statement, by somebody else."""
-    engine = create_engine(rig.world.url)
+    engine = engine_of(rig.world.url)
     with engine.begin() as connection:
         connection.execute(text(statement))
     engine.dispose()

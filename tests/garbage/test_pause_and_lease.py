@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine
 from store.support import CALLER, dump
+from support.engines import engine_of
 
 from coordinator.store.garbage import GcStatus, hold
 from datacoord.errors import GcPausedError, OverloadedError
@@ -80,7 +80,7 @@ async def test_a_pause_is_neither_refused_nor_late_because_others_write(sqlite_r
 async def test_nothing_begins_while_a_restore_holds_it_until_it_is_resumed(rig: Rig) -> None:
     """The lost time has left objects that only `datacoord verify` can tell; no pause that ends by itself may free them."""
     orphans = await _orphans(rig, 2)
-    engine = create_engine(rig.world.url)
+    engine = engine_of(rig.world.url)
     with engine.begin() as connection:
         hold(connection, "restored from a backup")
     engine.dispose()

@@ -20,9 +20,10 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from sqlalchemy import create_engine, text
+from sqlalchemy import text
 from store.databases import Databases
 from store.support import CALLER
+from support.engines import engine_of
 
 from coordinator.core.model import ChannelState
 from coordinator.core.segments import SealPolicy
@@ -124,7 +125,7 @@ class Races(RuleBasedStateMachine):
         self.epochs: dict[str, list[int]] = {}
         self.collectors: list[Collector] = []
         self.dropped = False
-        self.engine = create_engine(self.rig.world.url)
+        self.engine = engine_of(self.rig.world.url)
 
     def run(self, coroutine: Any) -> Any:
         """Runs on the one loop of this machine."""

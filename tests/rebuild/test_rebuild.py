@@ -1,8 +1,8 @@
 """A database that is lost comes back from the objects: equal rows, and landing goes on without losing or doubling one."""
 
 import asyncio
+import contextlib
 import json
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from server.running_coordinator import CoordinatorThread, running
 from sink.rig import KEYED, ORDERED, Query, Row, positions, table
 
 import datacoord
-from coordinator.store import migrate, verify
+from coordinator.store import migrate, sqlite_driver, verify
 from coordinator.store.restore import JUMP
 from datacoord.cli import main
 from datacoord.client import CoordinatorClient
@@ -150,8 +150,9 @@ async def test_what_datanodes_landed_comes_back_and_landing_goes_on(tmp_path: Pa
 
 def counters(data_dir: Path) -> dict[str, int]:
     """The last epoch and the last other number that were given out."""
-    with sqlite3.connect(data_dir / "datacoord.db") as connection:
-        return dict(connection.execute("SELECT name, value FROM epochs").fetchall())
+    with contextlib.closing(sqlite_driver.connect(str(data_dir / "datacoord.db"))) as connection:
+        rows: Any = connection.execute("SELECT name, value FROM epochs").fetchall()
+        return dict(rows)
 
 
 def test_no_number_of_a_life_after_a_restore_is_given_out_again(tmp_path: Path) -> None:

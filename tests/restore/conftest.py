@@ -1,6 +1,5 @@
 """Stages on each kind of database, and copies of the database as a backup makes them."""
 
-import sqlite3
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -9,6 +8,8 @@ from store.conftest import logs
 from store.databases import Databases
 from support.postgres import PostgresServer
 from verify.stage import Stage
+
+from coordinator.store import sqlite_driver
 
 __all__ = ["logs"]
 
@@ -26,7 +27,7 @@ async def stage(databases: Databases, tmp_path: Path) -> AsyncIterator[Stage]:
 
 def backup_sqlite(url: str, copy: Path) -> None:
     """As docs/backup.md says: one statement beside a running coordinator."""
-    connection = sqlite3.connect(url.removeprefix("sqlite:///"))
+    connection = sqlite_driver.connect(url.removeprefix("sqlite:///"), busy_timeout_ms=30_000)
     connection.execute("VACUUM INTO ?", (str(copy),))
     connection.close()
 

@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import text
 from store.support import CALLER, dump, settings
+from support.engines import engine_of
 from verify.stage import Stage, new_collection
 
 from coordinator.core.verify import Kind
@@ -161,7 +162,7 @@ async def test_a_restore_changes_nothing_that_has_landed_and_may_be_repeated(sta
 
 
 def _select(url: str, table: str, *columns: str) -> list[tuple[object, ...]]:
-    engine = create_engine(url)
+    engine = engine_of(url)
     with engine.connect() as connection:
         found = connection.execute(text(f"SELECT {', '.join(columns)} FROM {table} ORDER BY 1, 2")).all()
     engine.dispose()

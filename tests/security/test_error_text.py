@@ -1,6 +1,6 @@
 """Row *Error text*: callers learn what to do, and nothing of how it is made or where it runs."""
 
-import sqlite3
+import contextlib
 from pathlib import Path
 
 import psycopg
@@ -9,6 +9,7 @@ from server.conftest import client, coordinator
 from server.running_coordinator import CoordinatorThread, definition
 from sqlalchemy import exc
 
+from coordinator.store import sqlite_driver
 from coordinator.store.dialects import database_kind
 from coordinator.store.engine import sort_error
 from datacoord.client import CoordinatorClient
@@ -40,7 +41,8 @@ def test_a_broken_database_tells_callers_nothing_of_its_tables(
 ) -> None:
     """The whole way, over the wire: a table that is gone is a statement in the driver's message."""
     client.create_collection(definition())
-    with sqlite3.connect(tmp_path / "data" / "datacoord.db", isolation_level=None) as database:
+    path = str(tmp_path / "data" / "datacoord.db")
+    with contextlib.closing(sqlite_driver.connect(path, busy_timeout_ms=30_000)) as database:
         database.execute("PRAGMA foreign_keys = OFF")
         database.execute("ALTER TABLE partitions RENAME TO hidden_place")
     request = collection_pb2.DescribeCollectionRequest(collection_name="files").SerializeToString()

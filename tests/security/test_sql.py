@@ -20,6 +20,8 @@ SPEAKS_SQL = {"text", "literal_column", "exec_driver_sql", "execute", "executesc
 REVIEWED = {
     # Names of settings of SQLite, of a constant tuple.
     ("coordinator/store/durability.py", "{name}"),
+    # Settings of SQLite: constants of the module that sets up its connections.
+    ("coordinator/store/dialects.py", "{pragma}"),
     # A number, and an expression of constants around one.
     ("coordinator/store/dialects.py", "{wanted}"),
     # Numbers of rows, read from the database before.

@@ -1,13 +1,12 @@
 """A disk that is full: typed refusals, nothing acknowledged is lost, and writes go on once there is room."""
 
-import contextlib
 import resource
-import sqlite3
 from pathlib import Path
 from typing import Any
 
+import apsw
 from sqlalchemy import event
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import Connection, Engine
 
 from datacoord.client import CoordinatorClient
 from datacoord.errors import DatacoordError
@@ -48,35 +47,29 @@ def test_a_full_disk_refuses_writes_and_loses_nothing(tmp_path: Path) -> None:
 
 def test_sqlite_full_is_a_typed_refusal(tmp_path: Path) -> None:
     """SQLite's own "database or disk is full" is certainly not committed: the caller must be told that, and may repeat."""
-    connections: list[sqlite3.Connection] = []
     pages_max = 1_000_000
 
-    def remember(connection: sqlite3.Connection, _record: object) -> None:
-        connections.append(connection)
-        connection.execute(f"PRAGMA max_page_count = {pages_max}")
+    def limit_pages(connection: Connection) -> None:
+        # By whoever is about to use the connection: another thread may not touch it while it is in use.
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, apsw.Connection)
+        driver.execute(f"PRAGMA max_page_count = {pages_max}")
 
-    async def limit_pages(pages: int) -> None:
-        nonlocal pages_max
-        pages_max = pages
-        for connection in connections:
-            with contextlib.suppress(sqlite3.ProgrammingError):  # some are closed already
-                connection.execute(f"PRAGMA max_page_count = {pages}")
-
-    event.listen(Engine, "connect", remember)
+    event.listen(Engine, "begin", limit_pages)
     try:
         with running(tmp_path / "data") as thread, CoordinatorClient(thread.address) as client:
             client.create_collection(definition())
             info = claim(client)[0]
             client.save_binlog_paths([save_part(info, 0, 1, 1)])
-            thread.run(limit_pages(1))  # SQLite takes it as: not one page more than there are
+            pages_max = 1  # SQLite takes it as: not one page more than there are
             landed, failure = land_until_refused(thread.address, info)
             assert failure == "STORE_UNAVAILABLE"
             assert next(client.list_binlogs("files")).checkpoint.timestamp == landed
-            thread.run(limit_pages(1_000_000))
+            pages_max = 1_000_000
             assert client.save_binlog_paths([save_part(info, landed, landed + 1, landed + 1)])[0].outcome == APPLIED
             assert [b.range_to for b in next(client.list_binlogs("files")).binlogs] == list(range(1, landed + 2))
     finally:
-        event.remove(Engine, "connect", remember)
+        event.remove(Engine, "begin", limit_pages)
 
 
 def land_until_refused(address: str, info: Any) -> tuple[int, str]:

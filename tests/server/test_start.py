@@ -1,5 +1,6 @@
 """Starting: health, reflection, and one sentence for whatever stands in the way, before anything is touched."""
 
+import contextlib
 import socket
 import sqlite3
 from pathlib import Path
@@ -97,16 +98,16 @@ def test_a_newer_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with running(data) as thread, CoordinatorClient(thread.address) as client:
         client.create_collection(definition())
-    database = sqlite3.connect(data / "datacoord.db")
-    database.execute("UPDATE alembic_version SET version_num = 'of_tomorrow'")
-    database.commit()
-    before = list(database.iterdump())
+    with contextlib.closing(sqlite3.connect(data / "datacoord.db")) as database:
+        database.execute("UPDATE alembic_version SET version_num = 'of_tomorrow'")
+        database.commit()
+        before = list(database.iterdump())
     for name in ("serve", "migrate"):
         assert "of_tomorrow" in refused(
             "DATABASE_TOO_NEW", name, "--data-dir", str(data), "--port", "0", "--web-port", "0"
         )
-    assert list(database.iterdump()) == before
-    database.close()
+    with contextlib.closing(sqlite3.connect(data / "datacoord.db")) as database:
+        assert list(database.iterdump()) == before
 
 
 def test_a_shared_database_is_migrated_as_a_separate_step(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """A store with a collection, a clock that only tests move, faults on purpose, and short ways to say what is written."""
 
 import itertools
-import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import create_engine, select
+import apsw
+from sqlalchemy import select
+from support.engines import engine_of
 
 from coordinator.core.model import BinlogFacts, ChannelMode, LaneSave, Save, SegmentState
 from coordinator.store import (
@@ -32,6 +33,13 @@ LEASE_MS = 10_000
 CLAIM_LEASE_MS = 20_000
 _log_ids = itertools.count(1)
 _compiled: dict[Any, Any] = {}
+
+
+def sqlite_error(code: int) -> Exception:
+    """What SQLite's driver raises for a code."""
+    error = apsw.exception_for(code)
+    error.args = ("on purpose",)
+    return error
 
 
 @dataclass
@@ -64,7 +72,7 @@ class ScriptedFaults(Faults):
     fail_statement: int = 0
     fail_commit: bool = False
     lose_reply: bool = False
-    error: Callable[[], Exception] = field(default=lambda: sqlite3.OperationalError("disk I/O error, on purpose"))
+    error: Callable[[], Exception] = field(default=lambda: sqlite_error(apsw.SQLITE_IOERR))
     statements: int = 0
 
     def statement(self, statement: str) -> None:
@@ -137,7 +145,7 @@ def reason_of(answer: WriteAnswer) -> Reason:
 
 def dump(url: str, *, leave_out: Sequence[str] = ()) -> dict[str, list[tuple[Any, ...]]]:
     """Everything in a database, by table."""
-    engine = create_engine(url)
+    engine = engine_of(url)
     try:
         with engine.connect() as connection:
             return {

@@ -1,7 +1,6 @@
 """Settings of the database: what durability needs is set for our sessions, whatever others set, and the rest is looked at."""
 
 import asyncio
-import sqlite3
 import uuid
 from collections.abc import Iterator
 
@@ -12,6 +11,7 @@ from support.postgres import SHARED_SETTINGS, PostgresServer
 
 from coordinator.store import Store, migrate
 from coordinator.store.durability import weak_settings
+from coordinator.store.sqlite_driver import SqliteConnection
 from datacoord.errors import ConfigInvalidError, StoreUnavailableError
 
 from .databases import Databases
@@ -123,7 +123,7 @@ async def test_a_sqlite_file_that_cannot_have_a_write_ahead_log_is_refused(sqlit
     """Where SQLite cannot do WAL (some network file systems) it stays with another journal and says nothing."""
 
     @event.listens_for(sqlite_world.store._database._writer, "connect")
-    def _without_wal(connection: sqlite3.Connection, _entry: object) -> None:
+    def _without_wal(connection: SqliteConnection, _entry: object) -> None:
         connection.execute("PRAGMA journal_mode=DELETE")
 
     sqlite_world.store._database._dispose()

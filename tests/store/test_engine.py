@@ -1,16 +1,16 @@
 """Durability settings, locks of other processes, and what each error of a database means."""
 
 import asyncio
-import sqlite3
 import threading
 from types import SimpleNamespace
 
+import apsw
 import psycopg
 import pytest
 from sqlalchemy import exc, text
 
 from coordinator.core.model import Outcome
-from coordinator.store import CheckpointMove, engine
+from coordinator.store import CheckpointMove, engine, sqlite_driver
 from coordinator.store.dialects import Postgresql, Sqlite
 from coordinator.store.engine import sort_error
 from datacoord.errors import (
@@ -20,18 +20,16 @@ from datacoord.errors import (
     StoreUnavailableError,
 )
 
-from .support import CALLER, World, lane, position
+from .support import CALLER, World, lane, position, sqlite_error
 
 SQLITE = Sqlite("sqlite:///x.db")
 POSTGRESQL = Postgresql("postgresql://host/db")
 
 
-def sqlite_error(code: int, kind: type[sqlite3.Error] = sqlite3.OperationalError) -> exc.DBAPIError:
-    """An error as SQLAlchemy passes it on."""
-    origin = kind("on purpose")
-    origin.sqlite_errorcode = code
-    wrapper = exc.IntegrityError if kind is sqlite3.IntegrityError else exc.OperationalError
-    return wrapper("statement", None, origin)
+def wrapped(code: int) -> exc.DBAPIError:
+    """An error of SQLite as SQLAlchemy passes it on."""
+    wrapper = exc.IntegrityError if code == apsw.SQLITE_CONSTRAINT else exc.OperationalError
+    return wrapper("statement", None, sqlite_error(code))
 
 
 def postgres_error(state: str) -> exc.DBAPIError:
@@ -46,15 +44,15 @@ CERTAIN, UNKNOWN, BUG = StoreUnavailableError, CommitOutcomeUnknownError, Intern
 @pytest.mark.parametrize(
     ("error", "before", "at_commit"),
     [
-        (sqlite_error(sqlite3.SQLITE_BUSY), CERTAIN, CERTAIN),
-        (sqlite_error(sqlite3.SQLITE_LOCKED), CERTAIN, CERTAIN),
-        (sqlite_error(sqlite3.SQLITE_FULL), CERTAIN, UNKNOWN),
-        (sqlite_error(sqlite3.SQLITE_IOERR), CERTAIN, UNKNOWN),
-        (sqlite_error(sqlite3.SQLITE_IOERR_FSYNC), CERTAIN, UNKNOWN),
-        (sqlite_error(sqlite3.SQLITE_READONLY), CERTAIN, UNKNOWN),
-        (sqlite_error(sqlite3.SQLITE_CORRUPT), CERTAIN, UNKNOWN),
-        (sqlite_error(sqlite3.SQLITE_CANTOPEN), CERTAIN, UNKNOWN),
-        (sqlite_error(sqlite3.SQLITE_CONSTRAINT, sqlite3.IntegrityError), BUG, UNKNOWN),
+        (wrapped(apsw.SQLITE_BUSY), CERTAIN, CERTAIN),
+        (wrapped(apsw.SQLITE_LOCKED), CERTAIN, CERTAIN),
+        (wrapped(apsw.SQLITE_FULL), CERTAIN, UNKNOWN),
+        (wrapped(apsw.SQLITE_IOERR), CERTAIN, UNKNOWN),
+        (wrapped(apsw.SQLITE_IOERR_FSYNC), CERTAIN, UNKNOWN),
+        (wrapped(apsw.SQLITE_READONLY), CERTAIN, UNKNOWN),
+        (wrapped(apsw.SQLITE_CORRUPT), CERTAIN, UNKNOWN),
+        (wrapped(apsw.SQLITE_CANTOPEN), CERTAIN, UNKNOWN),
+        (wrapped(apsw.SQLITE_CONSTRAINT), BUG, UNKNOWN),
         (OSError("no route to host"), CERTAIN, UNKNOWN),
         (exc.TimeoutError("pool"), CERTAIN, UNKNOWN),
         (RuntimeError("a bug"), BUG, UNKNOWN),
@@ -100,11 +98,11 @@ def test_errors_of_postgresql(state: str, at_commit: type[Exception]) -> None:
 
 def test_only_locks_are_worth_trying_again_at_once() -> None:
     """A full disk is not: trying again makes the queue stand."""
-    assert sort_error(SQLITE, sqlite_error(sqlite3.SQLITE_BUSY), committing=False).transient
+    assert sort_error(SQLITE, wrapped(apsw.SQLITE_BUSY), committing=False).transient
     assert sort_error(POSTGRESQL, postgres_error("40P01"), committing=True).transient
-    assert not sort_error(SQLITE, sqlite_error(sqlite3.SQLITE_FULL), committing=False).transient
+    assert not sort_error(SQLITE, wrapped(apsw.SQLITE_FULL), committing=False).transient
     assert not sort_error(POSTGRESQL, postgres_error("53100"), committing=False).transient
-    assert not sort_error(SQLITE, sqlite_error(sqlite3.SQLITE_FULL), committing=True).transient
+    assert not sort_error(SQLITE, wrapped(apsw.SQLITE_FULL), committing=True).transient
 
 
 async def test_everything_that_durability_needs_is_set(world: World) -> None:
@@ -138,7 +136,7 @@ class Lock:
     """Another process that holds the write lock of a SQLite file."""
 
     def __init__(self, world: World) -> None:
-        self._connection = sqlite3.connect(world.url.removeprefix("sqlite:///"), isolation_level=None)
+        self._connection = sqlite_driver.connect(world.url.removeprefix("sqlite:///"), busy_timeout_ms=5000)
         self._connection.execute("BEGIN IMMEDIATE")
 
     def release(self) -> None:

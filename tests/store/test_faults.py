@@ -1,10 +1,11 @@
 """The database fails at every statement, before COMMIT and after it: nothing is half done, and a retry settles everything."""
 
 import asyncio
-import sqlite3
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
+import apsw
 import pytest
 
 from coordinator.core.model import ChannelMode
@@ -14,7 +15,7 @@ from datacoord.errors import CommitOutcomeUnknownError, StoreUnavailableError
 from datacoord.v1 import data_coord_pb2
 
 from .databases import Databases
-from .support import CALLER, LEASE_MS, Clock, ScriptedFaults, World, dump, lane, position, reasons, save
+from .support import CALLER, LEASE_MS, Clock, ScriptedFaults, World, dump, lane, position, reasons, save, sqlite_error
 
 
 def outcome_of(answer: WriteAnswer) -> str:
@@ -248,21 +249,11 @@ async def test_nothing_of_a_lost_transaction_is_remembered(world: World) -> None
     assert (await world.store.run_lease_job()).ended == ()
 
 
-def _sqlite_error(code: int, message: str) -> Callable[[], Exception]:
-    def make() -> Exception:
-        error = sqlite3.OperationalError(message)
-        error.sqlite_errorcode = code
-        error.sqlite_errorname = "SQLITE_FULL" if code == sqlite3.SQLITE_FULL else "SQLITE_BUSY"
-        return error
-
-    return make
-
-
 async def test_a_full_disk_is_certainly_not_done_before_commit_and_unknown_at_commit(world: World) -> None:
     """After a failed write the frame that commits may be in the log already, and count after a crash."""
     channel = world.channels[0]
     epoch = await world.epoch(channel)
-    world.faults.error = _sqlite_error(sqlite3.SQLITE_FULL, "database or disk is full")
+    world.faults.error = partial(sqlite_error, apsw.SQLITE_FULL)
     world.faults.fail_statement = 1
     with pytest.raises(StoreUnavailableError, match="SQLITE_FULL"):
         await world.move(channel, 5, epoch=epoch)
@@ -277,7 +268,7 @@ async def test_a_lock_in_the_middle_is_waited_for_and_not_shown(sqlite_world: Wo
     """Certainly not committed, so tried again. With SQLite's error; PostgreSQL's deadlocks are sorted in test_engine."""
     channel = sqlite_world.channels[0]
     epoch = await sqlite_world.epoch(channel)
-    sqlite_world.faults.error = _sqlite_error(sqlite3.SQLITE_BUSY, "database is locked")
+    sqlite_world.faults.error = partial(sqlite_error, apsw.SQLITE_BUSY)
     sqlite_world.faults.fail_statement = 2
 
     assert outcome_of(await sqlite_world.move(channel, 5, epoch=epoch)) == "APPLIED"

@@ -9,8 +9,9 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import CheckConstraint, create_engine, inspect, text
+from sqlalchemy import CheckConstraint, inspect, text
 from sqlalchemy.exc import IntegrityError
+from support.engines import engine_of
 
 import coordinator
 from coordinator.store import Store, migrate
@@ -27,7 +28,7 @@ PROCESSES = 8
 
 def execute(url: str, statement: str) -> None:
     """Runs one statement."""
-    engine = create_engine(url)
+    engine = engine_of(url)
     with engine.begin() as connection:
         connection.execute(text(statement))
     engine.dispose()
@@ -35,7 +36,7 @@ def execute(url: str, statement: str) -> None:
 
 def test_a_migrated_database_is_what_the_tables_say(databases: Databases) -> None:
     """A migration that differs from the tables is found by the first user, not by a test."""
-    engine = create_engine(databases.migrated())
+    engine = engine_of(databases.migrated())
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
         inspector = inspect(connection)
@@ -54,7 +55,7 @@ def test_every_constraint_and_index_has_a_name() -> None:
 
 def test_every_constraint_and_index_of_a_database_has_the_name_that_the_tables_say(databases: Databases) -> None:
     """A migration that leaves a name to the database gets another one from each, and the next migration finds neither."""
-    engine = create_engine(databases.migrated())
+    engine = engine_of(databases.migrated())
     with engine.connect() as connection:
         inspector = inspect(connection)
         for table in metadata.sorted_tables:
@@ -123,7 +124,7 @@ def _upgrade(url: str, barrier: "multiprocessing.synchronize.Barrier", results: 
 
 def counters_of(url: str) -> list[tuple[str, int]]:
     """The counters, in a database of any revision."""
-    engine = create_engine(url)
+    engine = engine_of(url)
     with engine.connect() as connection:
         rows = connection.execute(text("SELECT name, value FROM epochs ORDER BY name")).all()
     engine.dispose()

@@ -1,7 +1,7 @@
 """MoveChannel, hand-over and balance through SQL: nothing is taken by force, what an operator wants goes before the balance."""
 
 import pytest
-from sqlalchemy import create_engine
+from support.engines import engine_of
 
 from coordinator.core.assignment import HeldChannel
 from coordinator.core.model import Outcome
@@ -128,7 +128,7 @@ async def test_a_wish_that_changes_while_the_job_assigns_is_kept(world: World, g
     await move(world, channel, nodes[1])
     number = (await world.store.channel_identities([channel]))[channel].channel_id
     before = placed(world)
-    engine = create_engine(world.url)
+    engine = engine_of(world.url)
     with engine.begin() as connection:
         held_channel = HeldChannel(number, world.collection.collection_id)
         placements.settle(connection, {number: (0, 7)}, [held_channel], {number: nodes[given_to]})

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import create_engine, update
+from sqlalchemy import update
+from support.engines import engine_of
 
 from coordinator.core.model import BinlogFacts, LaneSave, Save
 from coordinator.core.segments import SealPolicy
@@ -155,7 +156,7 @@ class Pair:
 
     def _align(self, world: World) -> None:
         """Core takes numbers for segments that it then does not make: both go on from the same one."""
-        engine = create_engine(world.url)
+        engine = engine_of(world.url)
         with engine.begin() as connection:
             statement = update(counters).where(counters.c.name == "id")
             connection.execute(statement.values(value=ID_STEP * self._begun))

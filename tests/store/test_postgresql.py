@@ -6,11 +6,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import BigInteger, LargeBinary, SmallInteger, Text, select, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.types import TypeEngine
 
 from coordinator.core.model import Outcome
+from coordinator.store import driver_statement
 from coordinator.store.engine import WriteFailedError
 from coordinator.store.tables import epochs
 from datacoord.errors import CommitOutcomeUnknownError, StoreUnavailableError
@@ -161,6 +163,24 @@ async def test_a_bulk_statement_finds_each_row_by_its_key(world: World) -> None:
 def nodes_of(plan: dict[str, Any]) -> list[dict[str, Any]]:
     """A plan and all below it."""
     return [plan, *(node for below in plan.get("Plans", ()) for node in nodes_of(below))]
+
+
+_COLUMNS: list[tuple[type[TypeEngine[Any]], list[list[Any]]]] = [
+    (BigInteger, [[0], [-(2**63), 2**63 - 1, 5], [1, None, -1], [None]]),
+    (SmallInteger, [[1, 2, 3], [-(2**15), None, 2**15 - 1]]),
+    (Text, [["", ""], ["a", "b"], ["a", "ß", ""], ["one"]]),
+    (LargeBinary, [[b"", b""], [b"\x00\xff", b"ab"], [b"a", b"", b"abc"], [bytes(300)] * 3]),
+]
+
+
+@pytest.mark.parametrize(("kind", "columns"), _COLUMNS)
+def test_an_array_means_to_the_server_what_it_was_made_of(
+    kind: type[TypeEngine[Any]], columns: list[list[Any]], other: Session
+) -> None:
+    """We write its binary form ourselves: a length too many moves every value behind it into another row."""
+    for values in columns:
+        row = other.connection.execute("SELECT %s", (driver_statement._PACKERS[kind](values),)).fetchone()
+        assert row == (values,)
 
 
 async def test_a_lock_that_is_kept_is_waited_for_no_longer_than_the_setting_says(world: World, other: Session) -> None:

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import CheckConstraint, MetaData, create_engine, inspect, select
+from sqlalchemy import CheckConstraint, MetaData, inspect, select
+from support.engines import engine_of
 
 from coordinator.core.model import Outcome
 from coordinator.store import ChannelRelease, migrate
@@ -21,7 +22,7 @@ Rows = dict[str, set[tuple[tuple[str, Any], ...]]]
 
 def rows_of(url: str, columns: dict[str, list[str]] | None = None) -> Rows:
     """Everything in a database of any revision, by table; of named columns only, where they are named."""
-    engine = create_engine(url)
+    engine = engine_of(url)
     with engine.connect() as connection:
         reflected = MetaData()
         reflected.reflect(connection)
@@ -43,7 +44,7 @@ def _plain(value: Any) -> Any:
 
 def columns_of(url: str) -> dict[str, list[str]]:
     """Columns by table."""
-    engine = create_engine(url)
+    engine = engine_of(url)
     with engine.connect() as connection:
         inspector = inspect(connection)
         names = [name for name in inspector.get_table_names() if name != "alembic_version"]
@@ -89,7 +90,7 @@ async def test_a_database_of_every_revision_upgrades_with_what_is_in_it(database
     }
     expected = {table: {tuple((n, v) for n, v in row if n in kept[table]) for row in before[table]} for table in kept}
     assert rows_of(url, kept) == expected
-    engine = create_engine(url)
+    engine = engine_of(url)
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
         inspector = inspect(connection)

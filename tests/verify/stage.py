@@ -9,8 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from sqlalchemy import NullPool, create_engine, select, text
+from sqlalchemy import NullPool, select, text
 from store.support import CALLER, Clock, ScriptedFaults, World, position
+from support.engines import engine_of
 
 from coordinator.core.model import BinlogFacts, ChannelMode, LaneSave, Save
 from coordinator.core.verify import Finding, Kind
@@ -33,7 +34,7 @@ class Place:
         self.url = url
         self.objects = directory / "objects"
         self._log_ids = iter(range(1, 1_000_000))
-        self._engine = create_engine(url, poolclass=NullPool)
+        self._engine = engine_of(url, poolclass=NullPool)
 
     def path(
         self,

@@ -1,7 +1,6 @@
 """The commands as people and scripts see them: verify, events, restore."""
 
 import json
-import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from click.testing import CliRunner, Result
 from server.running_coordinator import CoordinatorThread, claim, definition, running, save_part
 from support.waiting import eventually
 
+from coordinator.store import sqlite_driver
 from datacoord.cli import main
 from datacoord.cli.verify import SHOWN_MAX
 from datacoord.client import CoordinatorClient
@@ -176,7 +176,7 @@ def test_the_coordinator_runs_retention_and_counts_it(tmp_path: Path) -> None:
     """A job that exists and is not started keeps everything for ever."""
     insert = "INSERT INTO events (time_ms, rpc, caller, channels, items, changes) VALUES (?, 'Flush', 'x', 0, 0, '[]')"
     with running(tmp_path / "data", retention_job_interval_seconds=0.1, event_retention_seconds=3600) as thread:
-        database = sqlite3.connect(tmp_path / "data" / "datacoord.db", timeout=30)
+        database = sqlite_driver.connect(str(tmp_path / "data" / "datacoord.db"), busy_timeout_ms=30_000)
         now_ms = time.time() * 1000
         with database:
             database.executemany(insert, [(round(now_ms) - 4_000_000,)] * 5 + [(round(now_ms),)])

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pyarrow.fs as pafs
 from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
-from sqlalchemy import create_engine
 from sqlalchemy.engine import Engine
 from store.databases import Databases
 from store.test_state_machine import StoreMachine
+from support.engines import engine_of
 
 from coordinator.core.retention import RetentionPolicy
 from coordinator.store.verify import verify
@@ -27,7 +27,7 @@ class EverythingIsThere(ObjectStore):
 
     def list_objects(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """See the base class."""
-        engine: Engine = create_engine(self._url)
+        engine: Engine = engine_of(self._url)
         with engine.connect() as connection:
             ids = [number for numbers in read_numbers(connection).of_collection.values() for number in numbers]
             channels = list(read_channels(connection, ids))
