@@ -127,6 +127,7 @@ class Coordinator:
         if alone is not None:
             self._closing.callback(alone.close)
         self._store = await open_store(settings, alone=alone is not None)
+        self._guard.refuse_write = self._store.refuse
         self._guard.admit_write = self._store.admit
         self._closing.push_async_callback(self._store.close)
         self._store.on_group(self._metrics.observe_group)

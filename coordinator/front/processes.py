@@ -41,10 +41,23 @@ class _AbortedError(Exception):
 class ForwardedContext:
     """What handlers may ask of the context of a call that came from the gRPC process; see `grpc.aio.ServicerContext`."""
 
-    __slots__ = ("_call", "_common_names", "_deadline", "_link", "_metadata", "_peer", "_serialize", "written")
+    __slots__ = (
+        "_call",
+        "_common_names",
+        "_deadline",
+        "_link",
+        "_metadata",
+        "_peer",
+        "_request",
+        "_serialize",
+        "written",
+    )
 
-    def __init__(self, link: Link, call: int, facts: list[Any], serialize: Callable[[Any], bytes]) -> None:
+    def __init__(
+        self, link: Link, call: int, facts: list[Any], request: bytes, serialize: Callable[[Any], bytes]
+    ) -> None:
         self._link = link
+        self._request = request
         self._call = call
         self._deadline, self._peer, metadata, common_names = facts
         self._metadata = unpacked(metadata)
@@ -67,6 +80,10 @@ class ForwardedContext:
     def auth_context(self) -> dict[str, list[bytes]]:
         """What the caller's certificate says."""
         return {"x509_common_name": self._common_names} if self._common_names else {}
+
+    async def read(self) -> bytes:
+        """The request."""
+        return self._request
 
     async def write(self, message: Any) -> None:
         """Sends a message of a stream, and waits until it has left."""
@@ -204,7 +221,7 @@ class _Process:
     def _begin(self, call: int, facts: list[Any], request: bytes) -> None:
         method, *around = facts
         handler = self._handler_of(method)
-        context = ForwardedContext(self._link, call, around, handler.response_serializer)
+        context = ForwardedContext(self._link, call, around, request, handler.response_serializer)
         task = asyncio.get_running_loop().create_task(self._run(handler, request, context))
         self._running[call] = task, context
         # Not in the task: one that is cancelled before its first step never comes to its end.
@@ -217,7 +234,8 @@ class _Process:
                 await handler.unary_stream(request, context)
                 context.end()
             else:
-                context.reply(await handler.unary_unary(request, context))
+                behaviour = handler.stream_unary if handler.request_streaming else handler.unary_unary
+                context.reply(await behaviour(request, context))
         except _AbortedError:
             pass
         except asyncio.CancelledError:

@@ -77,8 +77,9 @@ class Guard:
         calls_max: calls in progress at most; beyond it OVERLOADED.
 
     Attributes:
-        admit_write: given a write's deadline, in the loop's time, and its size in bytes: raises where there is no room or it comes
-            too late, and says what to wait for before it is read.
+        refuse_write: given the deadline of a write that has not arrived yet, in the loop's time: raises where there is no room or
+            it comes too late.
+        admit_write: the same with its size in bytes, once it is here; says what to wait for before it is read.
     """
 
     def __init__(self, metrics: Metrics, gate: Gate, *, deadline_seconds_max: float, calls_max: int) -> None:
@@ -86,6 +87,7 @@ class Guard:
         self._gate = gate
         self._deadline_seconds_max = deadline_seconds_max
         self._calls_max = calls_max
+        self.refuse_write: Callable[[float], None] = lambda _deadline: None
         self.admit_write: Callable[[float, int], Awaitable[None] | None] = lambda _deadline, _size_bytes: None
         self._in_flight = 0
         self._unary_in_flight = 0
@@ -123,39 +125,36 @@ class Guard:
             return grpc.unary_stream_rpc_method_handler(
                 self._stream(method.name, role, request_class, behaviour), response_serializer=serialize
             )
-        return grpc.unary_unary_rpc_method_handler(
-            self._unary(method.name, role, request_class, behaviour), response_serializer=serialize
-        )
+        handle = self._unary(method.name, role, request_class, behaviour)
+        if method.name in ADMITTED_EARLY:
+            # To gRPC a stream of requests, with one in it: its handler is called before the request has arrived.
+            return grpc.stream_unary_rpc_method_handler(handle, response_serializer=serialize)
+        return grpc.unary_unary_rpc_method_handler(handle, response_serializer=serialize)
 
     def _unary(
         self, method: str, role: Role, request_class: type[Message], behaviour: Unary
     ) -> Callable[[bytes, Context], Awaitable[Message]]:
         in_flight = self._metrics.rpc_in_flight.labels(method)
+        early = method in ADMITTED_EARLY
 
-        async def handle(body: bytes, context: Context) -> Message:
+        async def handle(received: Any, context: Context) -> Message:
             started = time.monotonic()
             call = self._call(method, context)
             in_flight.inc()
-            self._enter_unary()
             error: DatacoordError
             identity: Identity | None = None
             code = "CANCELLED"
             try:
                 # Before anything of the request is read: a refusal says nothing of what there is.
                 identity = self._gate.admit(method, role, context)
-                self._admit(call, body)
-                if call.method in ADMITTED_EARLY and (turn := self.admit_write(call.deadline, len(body))) is not None:
-                    await turn
-                request = _read(body, request_class)
-                async with asyncio.timeout_at(call.deadline + DEADLINE_MARGIN_SECONDS):
-                    response = await behaviour(request, call)
+                body = await self._receive(call, context) if early else received
+                response = await self._answer(call, body, request_class, behaviour)
                 code = "OK"
                 return response
             except Exception as raised:  # noqa: BLE001 - the one place where everything unexpected ends
                 error = self._explain(raised, call)
                 code = code_of(error).name
             finally:
-                self._leave_unary()
                 in_flight.dec()
                 self._gate.leave(method, role, identity, context, code)
                 self._metrics.rpc_requests.labels(method, code, call.caller).inc()
@@ -163,6 +162,31 @@ class Guard:
             return await abort(context, error)
 
         return handle
+
+    async def _receive(self, call: Call, context: Context) -> bytes:
+        """The request of a write, unless it is refused before it is here."""
+        self.refuse_write(call.deadline)
+        try:
+            async with asyncio.timeout_at(call.deadline):
+                body = await context.read()
+        except TimeoutError:
+            raise DeadlineExpiredError("the call's time was over before its request had arrived; repeat it") from None
+        if not isinstance(body, bytes):
+            raise InvalidFieldError("the call has no request; use the stubs of this contract")
+        return body
+
+    async def _answer(self, call: Call, body: bytes, request_class: type[Message], behaviour: Unary) -> Message:
+        """Reads a request that is here and does what it says."""
+        self._enter_unary()
+        try:
+            self._admit(call, body)
+            if call.method in ADMITTED_EARLY and (turn := self.admit_write(call.deadline, len(body))) is not None:
+                await turn
+            request = _read(body, request_class)
+            async with asyncio.timeout_at(call.deadline + DEADLINE_MARGIN_SECONDS):
+                return await behaviour(request, call)
+        finally:
+            self._leave_unary()
 
     def _stream(
         self, method: str, role: Role, request_class: type[Message], behaviour: Stream

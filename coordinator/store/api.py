@@ -175,6 +175,18 @@ class Store(Operations):
         """Names of the channels that this process has met; they need no check any more."""
         return self._memory.channels
 
+    def refuse(self, deadline: float) -> None:
+        """Refuses a write that has not arrived yet, as `admit` does.
+
+        Args:
+            deadline: of the call, in the loop's time.
+
+        Raises:
+            OverloadedError: with the time after which there will be room.
+            DeadlineExpiredError: its time is over already.
+        """
+        self._queue.refuse_unread(deadline)
+
     def admit(self, deadline: float, size_bytes: int) -> Awaitable[None] | None:
         """Refuses a write before anything is done for it, where the queue has no room or the write would come too late.
 

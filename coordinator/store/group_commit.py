@@ -34,8 +34,8 @@ URGENT_CALLS_MAX = 16_384
 """Urgent calls that may wait: each datanode has one at a time, and there are never so many datanodes."""
 _GATHER_SECONDS_MAX = 0.02
 """Longest time that a transaction waits for calls that follow one another closely."""
-_LET_IN_SECONDS, _LET_IN_SECONDS_MAX, _LET_IN_GAP_SECONDS = 0.02, 0.05, 0.002
-"""The same while calls are refused and transactions hold the loop: at least so long, at most, and how closely they follow."""
+_LET_IN_SECONDS, _LET_IN_SECONDS_MAX, _LET_IN_GAP_SECONDS = 0.02, 0.25, 0.002
+"""The same while calls are refused or late and transactions hold the loop: at least and at most, and how closely they follow."""
 _TURNS = 5
 """Of the event loop after a transaction, so that answers leave before the next one has the loop: the task of a call goes on, its
 response is written, the socket takes it, and one for each of two tasks between. With one turn alone the answers of a group waited
@@ -128,11 +128,21 @@ class GroupCommit:
         answer: T = await waiting.answer
         return answer
 
-    def admit_unread(self, deadline: float, size_bytes: int) -> Awaitable[None] | None:
-        """Refuses a call that has not been read yet, where there is no room for it or its time would be over before it is done.
+    def refuse_unread(self, deadline: float) -> None:
+        """Refuses a call that has not arrived yet, where there is no room for it or its time would be over before it is done.
 
-        It is taken for as large as those that wait. Taken for smaller, it would be read in vain, and the callers sent away would be
-        promised the same room.
+        Args:
+            deadline: of the call, in the loop's time.
+
+        Raises:
+            OverloadedError: with the time after which it is worth another try.
+            DeadlineExpiredError: its time is over already.
+        """
+        self._knocks += 1
+        self._check_unread(deadline, 0)
+
+    def admit_unread(self, deadline: float, size_bytes: int) -> Awaitable[None] | None:
+        """Refuses a call that is here and has not been read yet likewise, or takes it.
 
         Args:
             deadline: of the call, in the loop's time.
@@ -145,7 +155,14 @@ class GroupCommit:
             OverloadedError: with the time after which it is worth another try.
             DeadlineExpiredError: its time is over already.
         """
-        self._knocks += 1
+        items, size_bytes = self._check_unread(deadline, size_bytes)
+        return None if self._unread.may_be_read() else self._wait_unread(deadline, items, size_bytes)
+
+    def _check_unread(self, deadline: float, size_bytes: int) -> tuple[int, int]:
+        """Items of the call and its size: it is taken for as large as those that wait.
+
+        Taken for smaller, it would be read in vain, and the callers sent away would be promised the same room.
+        """
         self._knocked.set()
         statistics, now = self._statistics, asyncio.get_running_loop().time()
         if self._queue:
@@ -165,7 +182,7 @@ class GroupCommit:
             self._refuse(
                 statistics.queued_items, delay_seconds, "and the time of this call would be over before it is done"
             )
-        return None if self._unread.may_be_read() else self._wait_unread(deadline, items, size_bytes)
+        return items, size_bytes
 
     async def _wait_unread(self, deadline: float, items: int, size_bytes: int) -> None:
         try:
@@ -254,9 +271,9 @@ class GroupCommit:
                 await self._arrived.wait()
                 self._busy_since = time.perf_counter()
             if (calls_before > 1 or self._knocks > knocks_before + 1) and loop.time() < ended + _PAUSE_SECONDS:
-                await self._gather(took_seconds / 2, refuses=self._statistics.rejected_calls > rejected_before)
-                if not self._urgent:
-                    await self._unread.read_enough()
+                await self._gather(took_seconds, refuses=self._statistics.rejected_calls > rejected_before)
+            if self._unread and not self._urgent:
+                await self._unread.read_enough()
             group = self._take_group()
             calls_before, knocks_before = len(group), self._knocks
             rejected_before = self._statistics.rejected_calls
@@ -269,12 +286,13 @@ class GroupCommit:
                     await self._commit_group(group)
                 finally:
                     self._began = None
-                ended, took_seconds = loop.time(), time.perf_counter() - started
+                took_seconds = time.perf_counter() - started
                 # The answers leave before the next transaction has the loop.
                 for _ in range(_TURNS):
                     await asyncio.sleep(0)
+                ended = loop.time()
 
-    async def _gather(self, seconds_max: float, *, refuses: bool) -> None:
+    async def _gather(self, took_seconds: float, *, refuses: bool) -> None:
         """Waits while calls follow one another closely: the next one comes in while the one before is taken.
 
         Without it they fall apart into small groups, with a COMMIT each: gRPC hands over one call at a time, however many wait.
@@ -285,16 +303,16 @@ class GroupCommit:
         them, and then all is done for callers who are gone.
 
         Args:
-            seconds_max: half as long as the last transaction took: a call waits little longer for it than without. Within 20 ms,
-                or from 20 to 50 ms where calls are let in.
+            took_seconds: by the last transaction. The wait is half of it and 20 ms at most: a call waits little longer for it than
+                without. Where calls are let in it is as long, from 20 to 250 ms: half of the time at most goes into it.
             refuses: calls were refused since the last transaction began.
         """
         loop = asyncio.get_running_loop()
-        overloaded = bool(self._unread) or self._unread.is_enough_read() or self._pace.is_late()
-        lets_in = refuses and overloaded and self._holds_loop
-        seconds_max, gap_seconds = min(seconds_max, _GATHER_SECONDS_MAX), self._settings.gap_ms / 1000
+        enough_wait = bool(self._unread) or self._unread.is_enough_read()
+        lets_in = self._holds_loop and (self._pace.is_late() or (refuses and enough_wait))
+        seconds_max, gap_seconds = min(took_seconds / 2, _GATHER_SECONDS_MAX), self._settings.gap_ms / 1000
         if lets_in:
-            seconds_max = min(max(seconds_max, _LET_IN_SECONDS), _LET_IN_SECONDS_MAX)
+            seconds_max = min(max(took_seconds, _LET_IN_SECONDS), _LET_IN_SECONDS_MAX)
             gap_seconds = max(gap_seconds, _LET_IN_GAP_SECONDS)
         until = loop.time() + seconds_max
         first = self._queue[0].call if self._queue else None
@@ -308,10 +326,17 @@ class GroupCommit:
         try:
             while not (self._urgent or self._closing or (self._unread.is_enough_read() and not self._holds_loop)):
                 self._knocked.clear()
-                async with asyncio.timeout_at(min(until, loop.time() + gap_seconds)):
-                    await self._knocked.wait()
-        except TimeoutError:
-            pass
+                try:
+                    async with asyncio.timeout_at(min(until, loop.time() + gap_seconds)):
+                        await self._knocked.wait()
+                except TimeoutError:
+                    if not lets_in or loop.time() >= until:
+                        break
+                    # A loop that was held up sees that time is over before it looks who came meanwhile.
+                    for _ in range(_TURNS):
+                        await asyncio.sleep(0)
+                    if not self._knocked.is_set():
+                        break
         finally:
             self._unread.held = False
 

@@ -44,6 +44,31 @@ async def test_a_group_waits_while_calls_follow_one_another(monkeypatch: pytest.
     await queue.queue.close()
 
 
+async def test_answers_that_take_long_are_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine they take longer than one: nothing gathered there, where gathering is needed most."""
+    clock = Clock(monkeypatch)
+    queue = Queue(gap_ms=GAP_MS, group_items_max=200)
+    queue.runner.gate.clear()
+    two = [queue.submit(Call(str(n))) for n in range(2)]
+    again: list[asyncio.Task[str]] = []
+
+    def answer(_: object) -> None:
+        clock.now += 1.0
+        again.append(queue.submit(Call(f"again {len(again)}")))
+
+    for call in two:
+        call.add_done_callback(answer)
+    await queue.runner.entered.wait()
+    await clock.go(TOOK_SECONDS)
+    queue.runner.gate.set()
+    await asyncio.gather(*two)
+    await clock.go(0.9 * GAP_MS / 1000)
+    assert queue.runner.groups == [["0", "1"]]
+    await clock.go(0.2 * GAP_MS / 1000)
+    assert await asyncio.gather(*again) == ["again 0", "again 1"]
+    await queue.queue.close()
+
+
 @pytest.mark.parametrize(("took_seconds", "longest_seconds"), [(0.02, 0.01), (60.0, 0.02)], ids=["half", "20 ms"])
 async def test_a_group_waits_for_half_of_what_the_one_before_it_took_and_20_ms_at_most(
     took_seconds: float, longest_seconds: float, monkeypatch: pytest.MonkeyPatch
