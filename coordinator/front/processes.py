@@ -234,7 +234,7 @@ class _Process:
                 await handler.unary_stream(request, context)
                 context.end()
             else:
-                behaviour = handler.stream_unary if handler.request_streaming else handler.unary_unary
+                behaviour = handler.unary_unary or handler.stream_unary
                 context.reply(await behaviour(request, context))
         except _AbortedError:
             pass

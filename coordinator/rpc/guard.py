@@ -41,6 +41,9 @@ OVERLOADED_RETRY_DELAY_MS: Final = 200
 URGENT_CALLS_MARGIN: Final = 512
 """So many calls beyond `calls_max` are taken of those that keep sessions alive: others must not cost an idle datanode its lease."""
 
+_TURNS: Final = 5
+"""Of the event loop: more than gRPC needs to cancel a call that it knows to be over."""
+
 DEADLINE_MARGIN_SECONDS: Final = 2.0
 """The store honours deadlines itself and says exactly what became of the call; this much later the guard gives up on it."""
 
@@ -133,7 +136,7 @@ class Guard:
 
     def _unary(
         self, method: str, role: Role, request_class: type[Message], behaviour: Unary
-    ) -> Callable[[bytes, Context], Awaitable[Message]]:
+    ) -> Callable[[Any, Context], Awaitable[Message]]:
         in_flight = self._metrics.rpc_in_flight.labels(method)
         early = method in ADMITTED_EARLY
 
@@ -147,7 +150,10 @@ class Guard:
             try:
                 # Before anything of the request is read: a refusal says nothing of what there is.
                 identity = self._gate.admit(method, role, context)
-                body = await self._receive(call, context) if early else received
+                body = received
+                if early:
+                    body = await self._receive(call, context)
+                    started = time.monotonic()
                 response = await self._answer(call, body, request_class, behaviour)
                 code = "OK"
                 return response
@@ -164,14 +170,18 @@ class Guard:
         return handle
 
     async def _receive(self, call: Call, context: Context) -> bytes:
-        """The request of a write, unless it is refused before it is here."""
+        """The request of a write, unless it is refused before it is here.
+
+        Without a limit of our own: gRPC never frees a request that was delivered while nobody waited for it any more. A caller who
+        sends none is bounded by its deadline and by the streams of a connection, as with every other method.
+        """
+        self._refuse_draining()
         self.refuse_write(call.deadline)
-        try:
-            async with asyncio.timeout_at(call.deadline):
-                body = await context.read()
-        except TimeoutError:
-            raise DeadlineExpiredError("the call's time was over before its request had arrived; repeat it") from None
+        body = await context.read()
         if not isinstance(body, bytes):
+            # Where the call is over (cancelled, too large) gRPC cancels this task right after.
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
             raise InvalidFieldError("the call has no request; use the stubs of this contract")
         return body
 
@@ -228,11 +238,14 @@ class Guard:
         seconds = self._deadline_seconds_max if remaining is None else min(remaining, self._deadline_seconds_max)
         return Call(method, _caller(context.invocation_metadata() or ()), asyncio.get_running_loop().time() + seconds)
 
-    def _admit(self, call: Call, body: bytes) -> None:
+    def _refuse_draining(self) -> None:
         if self._draining:
             raise StoreUnavailableError(
                 "this coordinator is shutting down; repeat the call in a moment or at another one"
             )
+
+    def _admit(self, call: Call, body: bytes) -> None:
+        self._refuse_draining()
         if self._in_flight > self._calls_max + (URGENT_CALLS_MARGIN if call.method in URGENT else 0):
             raise OverloadedError(
                 f"{self._calls_max} calls are in progress, the most this coordinator takes; repeat in a moment",

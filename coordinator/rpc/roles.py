@@ -91,4 +91,4 @@ def required_role(service: str, method: str) -> Role:
 
 
 ADMITTED_EARLY: Final = frozenset({"SaveBinlogPaths", "UpdateChannelCheckpoint"})
-"""Writes that are refused before they are read where there is no room: under overload a refusal must cost next to nothing."""
+"""Writes that are refused before they have arrived where there is no room: under overload a refusal must cost next to nothing."""

@@ -5,6 +5,7 @@ one transaction commits, the next group gathers; an idle queue makes nobody wait
 """
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -36,12 +37,14 @@ _GATHER_SECONDS_MAX = 0.02
 """Longest time that a transaction waits for calls that follow one another closely."""
 _LET_IN_SECONDS, _LET_IN_SECONDS_MAX, _LET_IN_GAP_SECONDS = 0.02, 0.25, 0.002
 """The same while calls are refused or late and transactions hold the loop: at least and at most, and how closely they follow."""
+_BUSY_SECONDS = 1.0
+"""Who was refused or late so short a while ago is not the last: others are not at the door yet, but in front of the server."""
 _TURNS = 5
 """Of the event loop after a transaction, so that answers leave before the next one has the loop: the task of a call goes on, its
 response is written, the socket takes it, and one for each of two tasks between. With one turn alone the answers of a group waited
 for the whole transaction after theirs, and a quarter of what was done under overload was done for callers who had gone."""
 _PAUSE_SECONDS = 0.005
-"""After so long without a transaction nobody is on the way any more."""
+"""After so long without a transaction, and without answers on their way, nobody is on the way any more."""
 
 
 class Runner(Protocol):
@@ -93,6 +96,7 @@ class GroupCommit:
         self._knocks = 0
         self._closing = False
         self._pace = Pace()
+        self._trouble_at = -math.inf
         self._busy_since = 0.0
         self._began: float | None = None
         self._task = asyncio.get_running_loop().create_task(self._work(), name="group-commit")
@@ -139,7 +143,7 @@ class GroupCommit:
             DeadlineExpiredError: its time is over already.
         """
         self._knocks += 1
-        self._check_unread(deadline, 0)
+        self._admit_by_estimate(deadline, 0)
 
     def admit_unread(self, deadline: float, size_bytes: int) -> Awaitable[None] | None:
         """Refuses a call that is here and has not been read yet likewise, or takes it.
@@ -155,10 +159,10 @@ class GroupCommit:
             OverloadedError: with the time after which it is worth another try.
             DeadlineExpiredError: its time is over already.
         """
-        items, size_bytes = self._check_unread(deadline, size_bytes)
+        items, size_bytes = self._admit_by_estimate(deadline, size_bytes)
         return None if self._unread.may_be_read() else self._wait_unread(deadline, items, size_bytes)
 
-    def _check_unread(self, deadline: float, size_bytes: int) -> tuple[int, int]:
+    def _admit_by_estimate(self, deadline: float, size_bytes: int) -> tuple[int, int]:
         """Items of the call and its size: it is taken for as large as those that wait.
 
         Taken for smaller, it would be read in vain, and the callers sent away would be promised the same room.
@@ -192,9 +196,13 @@ class GroupCommit:
 
     def _expired(self) -> DeadlineExpiredError:
         """Notes a call whose time was over before it was in a transaction; what its caller is told."""
-        self._pace.note_too_late()
+        self._note_too_late()
         self._statistics.expired_calls += 1
         return DeadlineExpiredError("the call's time was over before it could be written; nothing was done, repeat it")
+
+    def _note_too_late(self) -> None:
+        self._pace.note_too_late()
+        self._trouble_at = asyncio.get_running_loop().time()
 
     def _seconds_until_done(self) -> float:
         """About how long a call will take that comes now; 0 while nobody writes."""
@@ -229,6 +237,7 @@ class GroupCommit:
 
     def _refuse(self, queued: int, delay_seconds: float, why: str) -> None:
         self._statistics.rejected_calls += 1
+        self._trouble_at = asyncio.get_running_loop().time()
         delay_ms = int(1000 * min(max(delay_seconds, RETRY_DELAY_SECONDS_MIN), RETRY_DELAY_SECONDS_MAX))
         message = f"{queued} items wait to be written, {why}; repeat the call in {delay_ms} ms"
         raise OverloadedError(message, retry_delay_ms=delay_ms, queued_items=queued)
@@ -262,7 +271,7 @@ class GroupCommit:
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         calls_before, took_seconds, ended = 0, 0.0, 0.0
-        knocks_before = rejected_before = 0
+        knocks_before = 0
         while True:
             if not self._queue and not self._urgent:
                 if self._closing:
@@ -271,12 +280,11 @@ class GroupCommit:
                 await self._arrived.wait()
                 self._busy_since = time.perf_counter()
             if (calls_before > 1 or self._knocks > knocks_before + 1) and loop.time() < ended + _PAUSE_SECONDS:
-                await self._gather(took_seconds, refuses=self._statistics.rejected_calls > rejected_before)
+                await self._gather(took_seconds)
             if self._unread and not self._urgent:
                 await self._unread.read_enough()
             group = self._take_group()
             calls_before, knocks_before = len(group), self._knocks
-            rejected_before = self._statistics.rejected_calls
             self._unread.read_on()
             if group:
                 # Not the loop's time, which may have whole milliseconds only.
@@ -292,27 +300,28 @@ class GroupCommit:
                     await asyncio.sleep(0)
                 ended = loop.time()
 
-    async def _gather(self, took_seconds: float, *, refuses: bool) -> None:
+    async def _gather(self, took_seconds: float) -> None:
         """Waits while calls follow one another closely: the next one comes in while the one before is taken.
 
         Without it they fall apart into small groups, with a COMMIT each: gRPC hands over one call at a time, however many wait.
         After a pause nobody waits, nor after a transaction of one call with no other at the door.
 
         Where transactions hold the loop, calls come in between them only: the wait does not end then where enough of them wait,
-        and is longer while others are refused. Those that are not let in grow old in front of the server, where nobody refuses
-        them, and then all is done for callers who are gone.
+        and is longer while others are refused or late. Those that are not let in grow old in front of the server, where nobody
+        refuses them, and then all is done for callers who are gone.
 
         Args:
             took_seconds: by the last transaction. The wait is half of it and 20 ms at most: a call waits little longer for it than
-                without. Where calls are let in it is as long, from 20 to 250 ms: half of the time at most goes into it.
-            refuses: calls were refused since the last transaction began.
+                without. Where calls are let in it is 20 ms, and while they are refused as long as the transaction, up to 250 ms:
+                half of the time at most goes into it.
         """
         loop = asyncio.get_running_loop()
+        busy = loop.time() < self._trouble_at + took_seconds + _BUSY_SECONDS
         enough_wait = bool(self._unread) or self._unread.is_enough_read()
-        lets_in = self._holds_loop and (self._pace.is_late() or (refuses and enough_wait))
+        lets_in = self._holds_loop and (self._pace.is_late() or (busy and enough_wait))
         seconds_max, gap_seconds = min(took_seconds / 2, _GATHER_SECONDS_MAX), self._settings.gap_ms / 1000
         if lets_in:
-            seconds_max = min(max(took_seconds, _LET_IN_SECONDS), _LET_IN_SECONDS_MAX)
+            seconds_max = min(max(took_seconds, _LET_IN_SECONDS), _LET_IN_SECONDS_MAX) if busy else _LET_IN_SECONDS
             gap_seconds = max(gap_seconds, _LET_IN_GAP_SECONDS)
         until = loop.time() + seconds_max
         first = self._queue[0].call if self._queue else None
@@ -332,7 +341,8 @@ class GroupCommit:
                 except TimeoutError:
                     if not lets_in or loop.time() >= until:
                         break
-                    # A loop that was held up sees that time is over before it looks who came meanwhile.
+                    # A loop that was held up sees that time is over before it looks who came meanwhile, and as many turns of it as
+                    # answers take bring a call from its socket here.
                     for _ in range(_TURNS):
                         await asyncio.sleep(0)
                     if not self._knocked.is_set():
@@ -357,7 +367,7 @@ class GroupCommit:
             queue.popleft()
             self._count(call, -1)
             if waiting.answer.done():
-                self._pace.note_too_late()
+                self._note_too_late()
                 continue  # the caller went away
             if call.deadline is not None and now >= call.deadline:
                 waiting.answer.set_exception(self._expired())
@@ -391,7 +401,7 @@ class GroupCommit:
             self._note_pace(group, time.perf_counter() - started)
         for waiting, answer in zip(group, answers, strict=True):
             if waiting.answer.done():
-                self._pace.note_too_late()
+                self._note_too_late()
                 continue
             if isinstance(answer, DatacoordError):
                 waiting.answer.set_exception(answer)

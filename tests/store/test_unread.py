@@ -208,25 +208,36 @@ async def test_a_loop_that_was_held_up_looks_who_came_before_it_ends_letting_in(
     await queue.queue.close()
 
 
+@pytest.mark.parametrize(("quiet_seconds", "let_in_seconds"), [(0.0, 0.1), (10.0, LET_IN_SECONDS)])
 async def test_calls_are_let_in_after_somebody_was_late_though_nobody_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
+    quiet_seconds: float, let_in_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where all wait in front of the server the queue is never full: few would be taken at a time, and the others grow old."""
+    """Where all wait in front of the server the queue is never full: few would be taken at a time, and the others grow old.
+
+    One who gave up a while ago is no reason to make all others wait long.
+    """
     clock = Clock(monkeypatch)
     queue = Queue(holds_loop=True, gap_ms=1.0)
     gone = await queue.hold()
     gone.cancel()
+    queue.runner.gate.set()
+    await clock.go(quiet_seconds)
+
+    first = await queue.hold()
     for _ in range(2):
         queue.queue.refuse_unread(NEVER)
     waiting = queue.submit(Call("waiting"))
-    await clock.go(TOOK_SECONDS)
+    await clock.go(0.1)
     queue.runner.gate.set()
-    for _ in range(10):
-        await clock.go(0.0015)
-        assert queue.runner.groups == [["first"]]
+    step = waited = 0.0015
+    await clock.go(step)
+    while len(queue.runner.groups) == 2:
         queue.queue.refuse_unread(NEVER)
-    await clock.go(LET_IN_SECONDS)
-    assert await waiting == "waiting"
+        await clock.go(step)
+        waited += step
+        assert waited <= let_in_seconds + 2 * step
+    assert waited >= let_in_seconds
+    assert [await first, await waiting] == ["first", "waiting"]
     await queue.queue.close()
 
 
