@@ -37,6 +37,9 @@ _GATHER_SECONDS_MAX = 0.02
 """Longest time that a transaction waits for calls that follow one another closely."""
 _LET_IN_SECONDS, _LET_IN_SECONDS_MAX, _LET_IN_GAP_SECONDS = 0.02, 0.25, 0.002
 """The same while calls are refused or late and transactions hold the loop: at least and at most, and how closely they follow."""
+_LET_IN_IDLE_SECONDS, _LET_IN_IDLE_SHARE = 0.005, 0.25
+"""So long, or that share of the last transaction, this thread may have nothing to do meanwhile: who finds it idle has not waited in
+front of the server, however closely calls follow."""
 _BUSY_SECONDS = 1.0
 """Who was refused or late so short a while ago is not the last: others are not at the door yet, but in front of the server."""
 _TURNS = 5
@@ -63,6 +66,11 @@ class Runner(Protocol):
 class _Waiting:
     call: WriteCall[Any]
     answer: asyncio.Future[Any]
+
+
+def _idle_seconds() -> float:
+    """Time in which this thread had nothing to do, or no processor; differences count."""
+    return time.perf_counter() - time.thread_time()
 
 
 class GroupCommit:
@@ -316,13 +324,8 @@ class GroupCommit:
                 half of the time at most goes into it.
         """
         loop = asyncio.get_running_loop()
-        busy = loop.time() < self._trouble_at + took_seconds + _BUSY_SECONDS
-        enough_wait = bool(self._unread) or self._unread.is_enough_read()
-        lets_in = self._holds_loop and (self._pace.is_late() or (busy and enough_wait))
-        seconds_max, gap_seconds = min(took_seconds / 2, _GATHER_SECONDS_MAX), self._settings.gap_ms / 1000
-        if lets_in:
-            seconds_max = min(max(took_seconds, _LET_IN_SECONDS), _LET_IN_SECONDS_MAX) if busy else _LET_IN_SECONDS
-            gap_seconds = max(gap_seconds, _LET_IN_GAP_SECONDS)
+        lets_in, seconds_max = self._let_in(took_seconds)
+        gap_seconds = max(self._settings.gap_ms / 1000, _LET_IN_GAP_SECONDS if lets_in else 0.0)
         until = loop.time() + seconds_max
         first = self._queue[0].call if self._queue else None
         if not self._settings.gap_ms or not (first or self._unread):
@@ -331,6 +334,7 @@ class GroupCommit:
             return
         if first and first.deadline is not None:
             until = min(until, first.deadline - self._pace.usual_seconds)
+        idle_since, idle_seconds_max = _idle_seconds(), max(_LET_IN_IDLE_SECONDS, _LET_IN_IDLE_SHARE * took_seconds)
         self._unread.held = self._holds_loop
         try:
             while not (self._urgent or self._closing or (self._unread.is_enough_read() and not self._holds_loop)):
@@ -347,8 +351,18 @@ class GroupCommit:
                         await asyncio.sleep(0)
                     if not self._knocked.is_set():
                         break
+                if lets_in and _idle_seconds() - idle_since > idle_seconds_max:
+                    break
         finally:
             self._unread.held = False
+
+    def _let_in(self, took_seconds: float) -> tuple[bool, float]:
+        """Whether calls are let in, and for how long the next transaction waits at most."""
+        busy = asyncio.get_running_loop().time() < self._trouble_at + took_seconds + _BUSY_SECONDS
+        enough_wait = bool(self._unread) or self._unread.is_enough_read()
+        if not (self._holds_loop and (self._pace.is_late() or (busy and enough_wait))):
+            return False, min(took_seconds / 2, _GATHER_SECONDS_MAX)
+        return True, min(max(took_seconds, _LET_IN_SECONDS), _LET_IN_SECONDS_MAX) if busy else _LET_IN_SECONDS
 
     def _take_group(self) -> list[_Waiting]:
         """The next calls that share a transaction; those whose time is over are answered so, and left out."""

@@ -83,12 +83,22 @@ class Queue:
 
 
 class Clock:
-    """The loop's time, which only a test moves on."""
+    """The loop's time, which only a test moves on.
+
+    Attributes:
+        now: seconds.
+        idle_seconds: of it, in which the thread had nothing to do; what a test adds to it.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.idle_seconds = 0.0
         self.now = asyncio.get_running_loop().time()
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
-        monkeypatch.setattr(group_commit, "time", SimpleNamespace(perf_counter=lambda: self.now))
+        monkeypatch.setattr(
+            group_commit,
+            "time",
+            SimpleNamespace(perf_counter=lambda: self.now, thread_time=lambda: self.now - self.idle_seconds),
+        )
 
     async def go(self, seconds: float) -> None:
         """Moves it on, between two moments in which everybody sees what has happened so far."""

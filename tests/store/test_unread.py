@@ -188,6 +188,27 @@ async def test_calls_are_let_in_between_transactions_that_hold_the_loop_while_ot
     await queue.queue.close()
 
 
+@pytest.mark.parametrize(("took_seconds", "idle_seconds_max"), [(0.001, 0.005), (0.1, 0.025)])
+async def test_letting_in_ends_where_the_loop_is_idle(
+    took_seconds: float, idle_seconds_max: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a fast machine they follow closely though nobody has waited: half of its time would go into doing nothing."""
+    clock = Clock(monkeypatch)
+    queue, answers = await held_by_a_full_queue(took_seconds, clock)
+    step = 0.0015
+    await turns(10)
+    while len(queue.runner.groups) == 1:
+        clock.idle_seconds += 0.8 * step
+        await clock.go(step)
+        if len(queue.runner.groups) == 1:
+            knock(queue)
+            await turns(10)
+        assert clock.idle_seconds <= idle_seconds_max + 2 * step
+    assert clock.idle_seconds >= idle_seconds_max
+    await asyncio.gather(*answers)
+    await queue.queue.close()
+
+
 async def test_a_loop_that_was_held_up_looks_who_came_before_it_ends_letting_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
