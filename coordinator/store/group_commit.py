@@ -5,7 +5,6 @@ one transaction commits, the next group gathers; an idle queue makes nobody wait
 """
 
 import asyncio
-import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -40,8 +39,6 @@ _LET_IN_SECONDS, _LET_IN_SECONDS_MAX, _LET_IN_GAP_SECONDS = 0.02, 0.25, 0.002
 _LET_IN_IDLE_SECONDS, _LET_IN_IDLE_SHARE = 0.005, 0.25
 """So long, or that share of the last transaction, this thread may have nothing to do meanwhile: who finds it idle has not waited in
 front of the server, however closely calls follow."""
-_BUSY_SECONDS = 1.0
-"""Who was refused or late so short a while ago is not the last: others are not at the door yet, but in front of the server."""
 _TURNS = 5
 """Of the event loop after a transaction, so that answers leave before the next one has the loop: the task of a call goes on, its
 response is written, the socket takes it, and one for each of two tasks between. With one turn alone the answers of a group waited
@@ -104,7 +101,6 @@ class GroupCommit:
         self._knocks = 0
         self._closing = False
         self._pace = Pace()
-        self._trouble_at = -math.inf
         self._busy_since = 0.0
         self._began: float | None = None
         self._task = asyncio.get_running_loop().create_task(self._work(), name="group-commit")
@@ -204,13 +200,9 @@ class GroupCommit:
 
     def _expired(self) -> DeadlineExpiredError:
         """Notes a call whose time was over before it was in a transaction; what its caller is told."""
-        self._note_too_late()
+        self._pace.note_too_late()
         self._statistics.expired_calls += 1
         return DeadlineExpiredError("the call's time was over before it could be written; nothing was done, repeat it")
-
-    def _note_too_late(self) -> None:
-        self._pace.note_too_late()
-        self._trouble_at = asyncio.get_running_loop().time()
 
     def _seconds_until_done(self) -> float:
         """About how long a call will take that comes now; 0 while nobody writes."""
@@ -245,7 +237,7 @@ class GroupCommit:
 
     def _refuse(self, queued: int, delay_seconds: float, why: str) -> None:
         self._statistics.rejected_calls += 1
-        self._trouble_at = asyncio.get_running_loop().time()
+        self._pace.note_refusal()
         delay_ms = int(1000 * min(max(delay_seconds, RETRY_DELAY_SECONDS_MIN), RETRY_DELAY_SECONDS_MAX))
         message = f"{queued} items wait to be written, {why}; repeat the call in {delay_ms} ms"
         raise OverloadedError(message, retry_delay_ms=delay_ms, queued_items=queued)
@@ -358,7 +350,7 @@ class GroupCommit:
 
     def _let_in(self, took_seconds: float) -> tuple[bool, float]:
         """Whether calls are let in, and for how long the next transaction waits at most."""
-        busy = asyncio.get_running_loop().time() < self._trouble_at + took_seconds + _BUSY_SECONDS
+        busy = self._pace.is_busy(took_seconds)
         enough_wait = bool(self._unread) or self._unread.is_enough_read()
         if not (self._holds_loop and (self._pace.is_late() or (busy and enough_wait))):
             return False, min(took_seconds / 2, _GATHER_SECONDS_MAX)
@@ -381,7 +373,7 @@ class GroupCommit:
             queue.popleft()
             self._count(call, -1)
             if waiting.answer.done():
-                self._note_too_late()
+                self._pace.note_too_late()
                 continue  # the caller went away
             if call.deadline is not None and now >= call.deadline:
                 waiting.answer.set_exception(self._expired())
@@ -415,7 +407,7 @@ class GroupCommit:
             self._note_pace(group, time.perf_counter() - started)
         for waiting, answer in zip(group, answers, strict=True):
             if waiting.answer.done():
-                self._note_too_late()
+                self._pace.note_too_late()
                 continue
             if isinstance(answer, DatacoordError):
                 waiting.answer.set_exception(answer)

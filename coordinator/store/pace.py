@@ -1,6 +1,7 @@
 """How fast writes are done, and what follows from it: how long a call will take, and when one that is refused should come back."""
 
 import asyncio
+import math
 
 RATE_WEIGHT = 0.2
 RATE_START_PER_SECOND = 10_000.0
@@ -11,6 +12,9 @@ its time."""
 MARGIN_SECONDS_MIN, TOO_LATE_SECONDS = 0.1, 60.0
 """At least so much for so long after somebody's time was over. With less, half of what is done under overload is done for nobody:
 where calls wait in front of the server they all come with little time left, and those that are taken are late."""
+
+BUSY_SECONDS = 1.0
+"""Who was refused or late so short a while ago is not the last: others are not at the door yet, but in front of the server."""
 
 
 class Pace:
@@ -29,6 +33,7 @@ class Pace:
         self.usual_cycle_seconds = 0.0
         self._promised_until = 0.0
         self._too_late_until = 0.0
+        self._trouble_at = -math.inf
 
     def note_transaction(self, items: int, seconds: float, busy_seconds: float, *, one_of_many: bool) -> None:
         """Notes a transaction of usual writes.
@@ -46,7 +51,16 @@ class Pace:
 
     def note_too_late(self) -> None:
         """Somebody's time was over before his call was done: calls grow old somewhere, perhaps in front of the server."""
-        self._too_late_until = asyncio.get_running_loop().time() + TOO_LATE_SECONDS
+        self._trouble_at = asyncio.get_running_loop().time()
+        self._too_late_until = self._trouble_at + TOO_LATE_SECONDS
+
+    def note_refusal(self) -> None:
+        """Somebody was told to come back."""
+        self._trouble_at = asyncio.get_running_loop().time()
+
+    def is_busy(self, took_seconds: float) -> bool:
+        """Whether somebody was refused or late since a transaction that took so long began, or a short while before."""
+        return asyncio.get_running_loop().time() < self._trouble_at + took_seconds + BUSY_SECONDS
 
     def is_late(self) -> bool:
         """Whether somebody's time was over a short while ago."""

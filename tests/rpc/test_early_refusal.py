@@ -15,8 +15,8 @@ from coordinator.rpc.roles import ADMITTED_EARLY
 from coordinator.web.metrics import Metrics
 from datacoord.errors import DatacoordError, OverloadedError, Reason, from_status
 from datacoord.failures import status_of
-from datacoord.transport import server_options
 from datacoord.v1 import data_coord_pb2
+from rpc.guarded import channel_to
 
 SERVICE = data_coord_pb2.DESCRIPTOR.services_by_name["DataCoordService"]
 METHOD = "SaveBinlogPaths"
@@ -78,16 +78,8 @@ async def refusal(call: Any) -> DatacoordError:
 @asynccontextmanager
 async def serving(rig: Rig) -> AsyncIterator[Rig]:
     """Serves a rig on loopback."""
-    server = grpc.aio.server(options=server_options())
-    server.add_generic_rpc_handlers([rig.guard.handlers(SERVICE, rig.servicer)])
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    rig.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
-    try:
+    async with channel_to(rig.guard, SERVICE, rig.servicer) as rig.channel:
         yield rig
-    finally:
-        await rig.channel.close()
-        await server.stop(None)
 
 
 @pytest.mark.parametrize("method", sorted(ADMITTED_EARLY))
@@ -146,7 +138,7 @@ async def test_a_coordinator_that_shuts_down_says_so_before_the_request_has_arri
 
 
 async def test_a_call_without_a_request_is_a_typed_refusal() -> None:
-    """GRPC lets a stream of requests end before it has begun."""
+    """To gRPC it is a stream of requests, which may end before it has begun."""
     async with serving(Rig()) as rig:
         empty = rig.open()
         await empty.done_writing()

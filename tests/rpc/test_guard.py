@@ -23,8 +23,9 @@ from datacoord.errors import (
     from_status,
 )
 from datacoord.limits import MESSAGE_BYTES_MAX
-from datacoord.transport import CALLER_METADATA_KEY, server_options
+from datacoord.transport import CALLER_METADATA_KEY
 from datacoord.v1 import admin_pb2
+from rpc.guarded import channel_to
 
 SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
 METHODS = [method.name for method in SERVICE.methods]
@@ -89,17 +90,8 @@ class Rig:
 @asynccontextmanager
 async def serving(rig: Rig) -> AsyncIterator[Rig]:
     """Serves a rig on loopback."""
-    server = grpc.aio.server(options=server_options())
-    server.add_generic_rpc_handlers([rig.guard.handlers(SERVICE, rig.servicer)])
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    # Without the client's own limits: a hostile client has none.
-    rig.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
-    try:
+    async with channel_to(rig.guard, SERVICE, rig.servicer) as rig.channel:
         yield rig
-    finally:
-        await rig.channel.close()
-        await server.stop(None)
 
 
 async def test_a_malformed_message_is_a_typed_refusal() -> None:
