@@ -41,8 +41,8 @@ OVERLOADED_RETRY_DELAY_MS: Final = 200
 URGENT_CALLS_MARGIN: Final = 512
 """So many calls beyond `calls_max` are taken of those that keep sessions alive: others must not cost an idle datanode its lease."""
 
-_TURNS: Final = 5
-"""Of the event loop: more than gRPC needs to cancel a call that it knows to be over."""
+_OVER_SECONDS: Final = 1.0
+"""Far more than gRPC needs to cancel a call that it knows to be over."""
 
 DEADLINE_MARGIN_SECONDS: Final = 2.0
 """The store honours deadlines itself and says exactly what became of the call; this much later the guard gives up on it."""
@@ -180,8 +180,7 @@ class Guard:
         body = await context.read()
         if not isinstance(body, bytes):
             # Where the call is over (cancelled, too large) gRPC cancels this task right after.
-            for _ in range(_TURNS):
-                await asyncio.sleep(0)
+            await asyncio.sleep(_OVER_SECONDS)
             raise InvalidFieldError("the call has no request; use the stubs of this contract")
         return body
 
