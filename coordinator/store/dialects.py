@@ -303,6 +303,8 @@ class Postgresql(DatabaseKind):
             "enable_mergejoin": "off",
             # A plan made while a table was nearly empty would read the whole of it for every row, until somebody analyses it.
             "enable_seqscan": "off",
+            # Nor keep the whole of it and compare every row with that.
+            "enable_material": "off",
         }
         return self._engine("writer", busy_timeout_ms, isolation_level="AUTOCOMMIT", pre_ping=False, more=settings)
 

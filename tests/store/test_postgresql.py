@@ -132,18 +132,24 @@ async def test_a_save_that_waited_for_another_one_sees_what_that_one_registered(
     assert await world.registered(channel) == {}
 
 
-NO_AUTOVACUUM = """
+NOBODY_COUNTS = """
 DO $$ DECLARE name text; BEGIN
     FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = current_schema()
     LOOP EXECUTE 'ALTER TABLE ' || quote_ident(name) || ' SET (autovacuum_enabled = off)'; END LOOP;
+    DELETE FROM pg_statistic WHERE starelid IN (SELECT oid FROM pg_class WHERE relnamespace = current_schema()::regnamespace);
+    UPDATE pg_class SET relpages = 0, reltuples = -1 WHERE relnamespace = current_schema()::regnamespace;
 END $$
 """
+"""The server does not count the tables' rows and forgets that it did: another test may have had this database for minutes."""
 
 
-async def test_a_bulk_statement_finds_each_row_by_its_key(world: World) -> None:
+@pytest.mark.parametrize("counted", [False, True], ids=["never counted", "counted while empty"])
+async def test_a_bulk_statement_finds_each_row_by_its_key(world: World, counted: bool) -> None:
     """Planned while a table is nearly empty, a statement may walk a whole index for every row, and goes on so when it is full."""
-    # The server's own, which counts the rows of a table after a minute, must not plan anew here.
-    await world.store._database.write(lambda connection, _now_ms: connection.exec_driver_sql(NO_AUTOVACUUM))
+    await world.store._database.write(lambda connection, _now_ms: connection.exec_driver_sql(NOBODY_COUNTS))
+    if counted:
+        with psycopg.connect(world.url.replace("+psycopg", ""), autocommit=True) as session:
+            session.execute("VACUUM (ANALYZE)")
     await world.start_datanode()
     name = world.channels[0]
     epoch = await world.epoch(name)
@@ -167,7 +173,9 @@ async def test_a_bulk_statement_finds_each_row_by_its_key(world: World) -> None:
     assert {"UPDATE segments", "UPDATE lanes", "UPDATE channel_state"} <= {" ".join(s.split()[:2]) for s in scans}
     for statement, found in scans.items():
         for node in found:
-            assert "Index Cond" in node, f"{statement}: {node}"
+            # Every call is about a channel, so its table may lead, once: a handful of rows is walked until they are counted again.
+            leads = counted and node["Relation Name"] == "channel_state" and node["Parent Relationship"] == "Outer"
+            assert "Index Cond" in node or leads, f"{statement}: {node}"
 
 
 def nodes_of(plan: dict[str, Any]) -> list[dict[str, Any]]:
