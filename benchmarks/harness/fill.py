@@ -23,7 +23,7 @@ from sqlalchemy import (
 
 from benchmarks.harness.workload import Lane
 from coordinator.core.model import SegmentLevel, SegmentState
-from coordinator.store.dialects import database_kind
+from coordinator.store.databases import database_kind
 from coordinator.store.tables import binlogs, epochs, segments, vchannels
 
 Numbers = ColumnElement[int]

@@ -5,7 +5,8 @@ import os
 from pathlib import Path
 from typing import IO
 
-from coordinator.store.dialects import Sqlite, database_kind
+from coordinator.store.databases import database_kind
+from coordinator.store.sqlite import Sqlite
 from datacoord.errors import ConfigInvalidError
 
 

@@ -36,7 +36,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.sql import visitors
 from sqlalchemy.types import TypeEngine
 
-from coordinator.store.dialects import DatabaseKind
+from coordinator.store.database_kind import DatabaseKind
 
 Row = tuple[Any, ...]
 Execute = Callable[[Connection, Sequence[Row]], int]

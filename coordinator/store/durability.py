@@ -6,7 +6,8 @@ from typing import Final
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
-from coordinator.store.dialects import DatabaseKind, Sqlite
+from coordinator.store.database_kind import DatabaseKind
+from coordinator.store.sqlite import Sqlite
 from datacoord.errors import ConfigInvalidError
 
 _SQLITE: Final = {"journal_mode": {"wal"}, "synchronous": {"2", "3"}, "foreign_keys": {"1"}}

@@ -12,7 +12,8 @@ import structlog
 from sqlalchemy import event, exc
 from sqlalchemy.engine import Connection
 
-from coordinator.store.dialects import DatabaseKind, database_kind, error_code
+from coordinator.store.database_kind import DatabaseKind
+from coordinator.store.databases import database_kind, error_code
 from datacoord import failpoints
 from datacoord.errors import (
     CommitOutcomeUnknownError,

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import bindparam, func, insert, select
 from sqlalchemy.engine import Connection
 
-from coordinator.store.dialects import DatabaseKind
+from coordinator.store.database_kind import DatabaseKind
 from coordinator.store.driver_statement import DriverStatement
 from coordinator.store.listings import CallStatistics
 from coordinator.store.tables import events

@@ -26,7 +26,7 @@ from coordinator.core.model import ChannelMode, ChannelState
 from coordinator.core.refusals import channel_not_found
 from coordinator.store import reports
 from coordinator.store.collections import collection_ids
-from coordinator.store.dialects import DatabaseKind
+from coordinator.store.database_kind import DatabaseKind
 from coordinator.store.tables import (
     SESSION_ENDED,
     channel_state,

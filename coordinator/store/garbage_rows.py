@@ -11,7 +11,7 @@ from coordinator.core.garbage import LaneEnd, row_may_go
 from coordinator.core.model import ChannelState, SegmentState
 from coordinator.store.channel_writes import KIND_NUMBERS
 from coordinator.store.collections import collection_ids
-from coordinator.store.dialects import DatabaseKind
+from coordinator.store.database_kind import DatabaseKind
 from coordinator.store.tables import (
     ACTIVE,
     DROPPED,

@@ -13,7 +13,7 @@ from sqlalchemy import exc
 from sqlalchemy.engine import Connection
 
 import coordinator
-from coordinator.store.dialects import database_kind
+from coordinator.store.databases import database_kind
 from datacoord.errors import DatabaseNotMigratedError, DatabaseTooNewError, InternalError, StoreUnavailableError
 
 log = structlog.get_logger()

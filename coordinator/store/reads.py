@@ -11,7 +11,7 @@ from coordinator.core.refusals import channel_not_found
 from coordinator.store import paging, reports
 from coordinator.store.channel_writes import KINDS
 from coordinator.store.collections import collection_ids
-from coordinator.store.dialects import DatabaseKind
+from coordinator.store.database_kind import DatabaseKind
 from coordinator.store.listings import ChannelBinlogList, ChannelRow, DataNodeRow, DataNodeState, Page, RegisteredBinlog
 from coordinator.store.recovery import position_of, read_lanes
 from coordinator.store.tables import (

@@ -21,7 +21,7 @@ from coordinator.core.segments import level_of
 from coordinator.store import garbage, migrate
 from coordinator.store.channel_writes import KIND_NUMBERS
 from coordinator.store.collections import channel_name
-from coordinator.store.dialects import database_kind
+from coordinator.store.databases import database_kind
 from coordinator.store.restore import JUMP
 from coordinator.store.tables import (
     ACTIVE,

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 from coordinator.core import refusals
 from coordinator.core.model import ChannelFacts, ChannelMode, ChannelState
 from coordinator.store import collections, paging, segments
-from coordinator.store.dialects import DatabaseKind
+from coordinator.store.database_kind import DatabaseKind
 from coordinator.store.listings import LaneProgress, Page, RecoveryInfo, SegmentRow
 from coordinator.store.tables import ACTIVE, channel_state, lanes, owners, partitions, vchannels
 from coordinator.store.tables import segments as segments_table

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from sqlalchemy import select
 from sqlalchemy.engine import Connection
 
-from coordinator.store.dialects import DatabaseKind
+from coordinator.store.database_kind import DatabaseKind
 from coordinator.store.tables import datanode_reports
 from coordinator.store.transaction import chunks
 from datacoord.v1 import data_coord_pb2

@@ -21,7 +21,8 @@ from sqlalchemy.engine import Connection
 from coordinator.store import garbage, migrate
 from coordinator.store.answers import StoreSettings
 from coordinator.store.channels import Channels
-from coordinator.store.dialects import DatabaseKind, database_kind
+from coordinator.store.database_kind import DatabaseKind
+from coordinator.store.databases import database_kind
 from coordinator.store.ownership import change_of
 from coordinator.store.sessions import end_session
 from coordinator.store.tables import (

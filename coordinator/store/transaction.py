@@ -9,7 +9,7 @@ from sqlalchemy.engine import Connection
 
 from coordinator.store import events
 from coordinator.store.answers import ChannelIdentity, StoreSettings
-from coordinator.store.dialects import DatabaseKind
+from coordinator.store.database_kind import DatabaseKind
 from coordinator.store.driver_statement import DriverStatement
 from coordinator.store.tables import OWNER_DATANODE, datanodes, epochs, owners
 

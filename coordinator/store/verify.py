@@ -22,7 +22,7 @@ from coordinator.core.verify_history import History
 from coordinator.core.verify_objects import CONTENT_KINDS, ObjectContent, Sorted
 from coordinator.core.verify_rows import StoredBinlog, StoredChannel
 from coordinator.store import migrate, verify_reading
-from coordinator.store.dialects import database_kind
+from coordinator.store.databases import database_kind
 from coordinator.store.verify_reading import CollectionRoot
 from datacoord.errors import ObjectStoreError, PathNotAllowedError, StoreUnavailableError
 from datacoord.objectstore import ObjectMissingError, ObjectStore

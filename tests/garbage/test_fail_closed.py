@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.jobs.garbage_objects import Objects
 from coordinator.store import garbage_rows
-from coordinator.store.dialects import DatabaseKind
+from coordinator.store.database_kind import DatabaseKind
 from datacoord.errors import StoreUnavailableError
 from datacoord.paths import BinlogKind
 from garbage.rig import Rig, execute

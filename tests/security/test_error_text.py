@@ -10,7 +10,7 @@ from server.running_coordinator import CoordinatorThread, definition
 from sqlalchemy import exc
 
 from coordinator.store import sqlite_driver
-from coordinator.store.dialects import database_kind
+from coordinator.store.databases import database_kind
 from coordinator.store.engine import sort_error
 from datacoord.client import CoordinatorClient
 from datacoord.errors import StoreUnavailableError

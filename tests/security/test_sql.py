@@ -21,9 +21,9 @@ REVIEWED = {
     # Names of settings of SQLite, of a constant tuple.
     ("coordinator/store/durability.py", "{name}"),
     # Settings of SQLite: constants of the module that sets up its connections.
-    ("coordinator/store/dialects.py", "{pragma}"),
+    ("coordinator/store/sqlite.py", "{pragma}"),
     # A number, and an expression of constants around one.
-    ("coordinator/store/dialects.py", "{wanted}"),
+    ("coordinator/store/postgresql.py", "{wanted}"),
     # Numbers of rows, read from the database before.
     ("coordinator/store/events_read.py", "{channel_id}"),
     ("coordinator/store/events_read.py", "{collection_id}"),

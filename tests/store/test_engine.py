@@ -11,8 +11,9 @@ from sqlalchemy import exc, text
 
 from coordinator.core.model import Outcome
 from coordinator.store import CheckpointMove, engine, sqlite_driver
-from coordinator.store.dialects import Postgresql, Sqlite
 from coordinator.store.engine import sort_error
+from coordinator.store.postgresql import Postgresql
+from coordinator.store.sqlite import Sqlite
 from datacoord.errors import (
     CollectionNotFoundError,
     CommitOutcomeUnknownError,

@@ -15,7 +15,7 @@ from support.engines import engine_of
 
 import coordinator
 from coordinator.store import Store, migrate
-from coordinator.store.dialects import database_kind
+from coordinator.store.databases import database_kind
 from coordinator.store.tables import metadata
 from datacoord.errors import ConfigInvalidError, DatabaseNotMigratedError, DatabaseTooNewError, StoreUnavailableError
 

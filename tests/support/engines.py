@@ -4,7 +4,8 @@ from typing import Any
 
 from sqlalchemy import Engine, create_engine
 
-from coordinator.store.dialects import Sqlite, database_kind
+from coordinator.store.databases import database_kind
+from coordinator.store.sqlite import Sqlite
 
 _BUSY_TIMEOUT_MS = 20_000
 
