@@ -13,25 +13,18 @@ from typing import Any, Protocol, TypeVar
 
 import structlog
 
+from coordinator.store.admission import Admission
 from coordinator.store.answers import StoreSettings, StoreStatistics
 from coordinator.store.calls import WriteCall
 from coordinator.store.engine import WriteFailedError
-from coordinator.store.pace import RETRY_DELAY_SECONDS_MAX, RETRY_DELAY_SECONDS_MIN, Pace
+from coordinator.store.pace import Pace
 from coordinator.store.unread import Unread
-from datacoord.errors import (
-    CommitOutcomeUnknownError,
-    DatacoordError,
-    DeadlineExpiredError,
-    OverloadedError,
-    StoreUnavailableError,
-)
+from datacoord.errors import CommitOutcomeUnknownError, DatacoordError, StoreUnavailableError
 
 T = TypeVar("T")
 log = structlog.get_logger()
 
 TRANSIENT_RETRIES_MAX = 5
-URGENT_CALLS_MAX = 16_384
-"""Urgent calls that may wait: each datanode has one at a time, and there are never so many datanodes."""
 _GATHER_SECONDS_MAX = 0.02
 """Longest time that a transaction waits for calls that follow one another closely."""
 _LET_IN_SECONDS, _LET_IN_SECONDS_MAX, _LET_IN_GAP_SECONDS = 0.02, 0.25, 0.002
@@ -93,16 +86,16 @@ class GroupCommit:
         self._statistics = statistics
         self._queue: deque[_Waiting] = deque()
         self._urgent: deque[_Waiting] = deque()
-        self._urgent_bytes = 0
         self._unread = Unread(settings, statistics)
-        self._items_per_call, self._bytes_per_call = 1, 0
         self._arrived = asyncio.Event()
         self._knocked = asyncio.Event()
         self._knocks = 0
         self._closing = False
         self._pace = Pace()
+        self._admission = Admission(
+            self._queue, self._urgent, self._unread, pace=self._pace, settings=settings, statistics=statistics
+        )
         self._busy_since = 0.0
-        self._began: float | None = None
         self._task = asyncio.get_running_loop().create_task(self._work(), name="group-commit")
 
     async def submit(self, call: WriteCall[T], deadline: float | None) -> T:
@@ -121,14 +114,11 @@ class GroupCommit:
         """
         if self._closing:
             raise StoreUnavailableError("the coordinator is shutting down; repeat the call")
-        if call.urgent:
-            self._admit_urgent(call)
-        else:
-            self._admit(call.items, call.size_bytes)
+        self._admission.admit(call)
         call.deadline = deadline
         waiting = _Waiting(call, asyncio.get_running_loop().create_future())
         (self._urgent if call.urgent else self._queue).append(waiting)
-        self._count(call, 1)
+        self._admission.count(call, 1)
         self._arrived.set()
         self._knocked.set()
         if call.urgent:
@@ -147,7 +137,8 @@ class GroupCommit:
             DeadlineExpiredError: its time is over already.
         """
         self._knocks += 1
-        self._admit_by_estimate(deadline, 0)
+        self._knocked.set()
+        self._admission.admit_by_estimate(deadline, 0)
 
     def admit_unread(self, deadline: float, size_bytes: int) -> Awaitable[None] | None:
         """Refuses a call that is here and has not been read yet likewise, or takes it.
@@ -163,92 +154,15 @@ class GroupCommit:
             OverloadedError: with the time after which it is worth another try.
             DeadlineExpiredError: its time is over already.
         """
-        items, size_bytes = self._admit_by_estimate(deadline, size_bytes)
-        return None if self._unread.may_be_read() else self._wait_unread(deadline, items, size_bytes)
-
-    def _admit_by_estimate(self, deadline: float, size_bytes: int) -> tuple[int, int]:
-        """Items of the call and its size: it is taken for as large as those that wait.
-
-        Taken for smaller, it would be read in vain, and the callers sent away would be promised the same room.
-        """
         self._knocked.set()
-        statistics, now = self._statistics, asyncio.get_running_loop().time()
-        if self._queue:
-            self._items_per_call = max(1, self._unread.read_items // len(self._queue))
-            self._bytes_per_call = self._unread.read_bytes // len(self._queue)
-        items, size_bytes = self._items_per_call, max(size_bytes, self._bytes_per_call)
-        self._admit(items, size_bytes)
-        left_seconds = deadline - now
-        if left_seconds <= 0:
-            raise self._expired()
-        needed_seconds = self._seconds_until_done()
-        if needed_seconds and needed_seconds + self._pace.margin_seconds(needed_seconds, left_seconds) > left_seconds:
-            delay_seconds = needed_seconds
-            if self._pace.is_late():
-                # Those behind it have grown old in front of the server as well: they come back one after the other.
-                delay_seconds = max(needed_seconds, self._pace.seconds_until_room(statistics.queued_items, items))
-            self._refuse(
-                statistics.queued_items, delay_seconds, "and the time of this call would be over before it is done"
-            )
-        return items, size_bytes
+        items, size_bytes = self._admission.admit_by_estimate(deadline, size_bytes)
+        return None if self._unread.may_be_read() else self._wait_unread(deadline, items, size_bytes)
 
     async def _wait_unread(self, deadline: float, items: int, size_bytes: int) -> None:
         try:
             await self._unread.wait(deadline, items, size_bytes)
         except TimeoutError:
-            raise self._expired() from None
-
-    def _expired(self) -> DeadlineExpiredError:
-        """Notes a call whose time was over before it was in a transaction; what its caller is told."""
-        self._pace.note_too_late()
-        self._statistics.expired_calls += 1
-        return DeadlineExpiredError("the call's time was over before it could be written; nothing was done, repeat it")
-
-    def _seconds_until_done(self) -> float:
-        """About how long a call will take that comes now; 0 while nobody writes."""
-        if self._began is None and not (self._queue or self._urgent or self._unread):
-            return 0.0
-        now, settings, statistics = asyncio.get_running_loop().time(), self._settings, self._statistics
-        rest_seconds = 0.0 if self._began is None else max(0.0, self._began + self._pace.usual_seconds - now)
-        before = max(
-            statistics.queued_items // settings.group_items_max, statistics.queued_bytes // settings.group_bytes_max
-        )
-        return rest_seconds + before * self._pace.usual_cycle_seconds + self._pace.usual_seconds
-
-    def _admit(self, items: int, size_bytes: int) -> None:
-        """Refuses a call for which there is no room. An empty queue takes anything.
-
-        Raises:
-            OverloadedError: with the time after which there will be room.
-        """
-        queued, settings = self._statistics.queued_items, self._settings
-        too_many = queued + items > settings.queue_items_max
-        too_large = self._statistics.queued_bytes + size_bytes > settings.queue_bytes_max
-        if (self._queue or self._unread) and (too_many or too_large):
-            self._refuse_full(queued, items)
-
-    def _admit_urgent(self, call: WriteCall[Any]) -> None:
-        size_bytes = self._urgent_bytes + call.size_bytes
-        if self._urgent and (len(self._urgent) >= URGENT_CALLS_MAX or size_bytes > self._settings.queue_bytes_max):
-            self._refuse_full(len(self._urgent), 1)
-
-    def _refuse_full(self, queued: int, items: int) -> None:
-        self._refuse(queued, self._pace.seconds_until_room(queued, items), "as many as are allowed")
-
-    def _refuse(self, queued: int, delay_seconds: float, why: str) -> None:
-        self._statistics.rejected_calls += 1
-        self._pace.note_refusal()
-        delay_ms = int(1000 * min(max(delay_seconds, RETRY_DELAY_SECONDS_MIN), RETRY_DELAY_SECONDS_MAX))
-        message = f"{queued} items wait to be written, {why}; repeat the call in {delay_ms} ms"
-        raise OverloadedError(message, retry_delay_ms=delay_ms, queued_items=queued)
-
-    def _count(self, call: WriteCall[Any], sign: int) -> None:
-        self._statistics.queued_calls += sign
-        if call.urgent:
-            self._urgent_bytes += sign * call.size_bytes
-        else:
-            self._statistics.queued_items += sign * call.items
-            self._statistics.queued_bytes += sign * call.size_bytes
+            raise self._admission.expired() from None
 
     async def close(self) -> None:
         """Takes no more calls and answers those that wait."""
@@ -289,11 +203,11 @@ class GroupCommit:
             if group:
                 # Not the loop's time, which may have whole milliseconds only.
                 started = time.perf_counter()
-                self._began = loop.time()
+                self._admission.began = loop.time()
                 try:
                     await self._commit_group(group)
                 finally:
-                    self._began = None
+                    self._admission.began = None
                 took_seconds = time.perf_counter() - started
                 # The answers leave before the next transaction has the loop.
                 for _ in range(_TURNS):
@@ -371,12 +285,12 @@ class GroupCommit:
             if group and (call.alone or too_much):
                 break
             queue.popleft()
-            self._count(call, -1)
+            self._admission.count(call, -1)
             if waiting.answer.done():
                 self._pace.note_too_late()
                 continue  # the caller went away
             if call.deadline is not None and now >= call.deadline:
-                waiting.answer.set_exception(self._expired())
+                waiting.answer.set_exception(self._admission.expired())
                 continue
             group.append(waiting)
             items += call.items

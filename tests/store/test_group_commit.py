@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.store import CheckpointMove, Store, group_commit, pace
+from coordinator.store import CheckpointMove, Store, admission, group_commit, pace
 from coordinator.store.answers import StoreSettings, StoreStatistics
 from coordinator.store.calls import AloneCall
 from coordinator.store.engine import SortedError
@@ -198,10 +198,24 @@ async def test_those_who_are_refused_come_back_one_after_the_other(monkeypatch: 
     await queue.queue.close()
 
     assert delays_ms == sorted(set(delays_ms))
-    for number in range(200):
+
+
+async def test_nobody_is_sent_away_for_longer_than_ten_seconds() -> None:
+    """After thousands of refusals a caller would be told to come back in an hour, and the coordinator would stand idle by then."""
+    queue = Queue(queue_items_max=1000)
+    first = await queue.hold()
+    waiting = queue.submit(Call("fills", items=1000))
+    await asyncio.sleep(0)
+    delays_ms = []
+    for _ in range(200):
         with pytest.raises(OverloadedError) as refused:
-            queue.queue._refuse_full(1000, number + 500)
-    assert int(refused.value.metadata["retry_delay_ms"]) <= 10_000
+            await queue.submit(Call("too much", items=1000))
+        delays_ms.append(int(refused.value.metadata["retry_delay_ms"]))
+    queue.runner.gate.set()
+    await asyncio.gather(first, waiting)
+    await queue.queue.close()
+
+    assert 9_900 < max(delays_ms) <= 10_000
 
 
 async def test_what_waits_is_bounded_in_bytes_too() -> None:
@@ -240,14 +254,14 @@ async def test_heartbeats_neither_wait_behind_other_calls_nor_are_refused_becaus
 
 async def test_urgent_calls_are_bounded_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """A way around the limit would be no limit."""
-    monkeypatch.setattr(group_commit, "URGENT_CALLS_MAX", 2)
+    monkeypatch.setattr(admission, "URGENT_CALLS_MAX", 2)
     queue = Queue(queue_bytes_max=100)
     first = await queue.hold()
     waiting = [queue.submit(Call(str(n), rpc="ReportDataNodeTtMsgs", size_bytes=40)) for n in range(2)]
     await asyncio.sleep(0)
     with pytest.raises(OverloadedError):
         await queue.submit(Call("third", rpc="ReportDataNodeTtMsgs"))
-    monkeypatch.setattr(group_commit, "URGENT_CALLS_MAX", 100)
+    monkeypatch.setattr(admission, "URGENT_CALLS_MAX", 100)
     with pytest.raises(OverloadedError):
         await queue.submit(Call("large", rpc="ReportDataNodeTtMsgs", size_bytes=40))
     queue.runner.gate.set()
