@@ -31,9 +31,14 @@ BARS = {
 LONG = {"checkpoints", "commits", "overload", "recovery_info", "saves", "scale"}
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in BARS]
+    "name",
+    [
+        pytest.param(
+            name, marks=[pytest.mark.long, pytest.mark.timeout(900)] if name in LONG else [pytest.mark.timeout(300)]
+        )
+        for name in BARS
+    ],
 )
 async def test_a_benchmark_runs_and_says_what_it_measured(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """One that nobody runs is broken when somebody wants to know."""

@@ -297,11 +297,25 @@ def test_saves_of_the_usual_way_are_answered_and_stored_as_core_decides(
     databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A way around core that differs in one corner loses a range, registers one twice, or moves a checkpoint over rows."""
+    # Each statement is a round trip to the server there.
+    compare_examples(databases, monkeypatch, 15 if databases.kind == "sqlite" else 5)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_saves_of_the_usual_way_are_core_s_for_twenty_times_as_long(
+    databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A corner that three shapes of calls must meet in is not found in fifteen examples."""
+    compare_examples(databases, monkeypatch, 300 if databases.kind == "sqlite" else 100)
+
+
+def compare_examples(databases: Databases, monkeypatch: pytest.MonkeyPatch, examples: int) -> None:
+    """Compares the corners that are known, and so many groups of calls."""
     with asyncio.Runner() as runner:
         pair = runner.run(Pair.open(databases))
 
-        # Each statement is a round trip to the server there.
-        @settings(max_examples=30 if databases.kind == "sqlite" else 10, deadline=None)
+        @settings(max_examples=examples, deadline=None)
         @given(groups=GROUPS)
         def compare(groups: list[list[CallShape]]) -> None:
             runner.run(pair.compare(groups, monkeypatch))
