@@ -132,7 +132,7 @@ class Target:
         resident_at_peak: bytes.
         resident_at_overload: bytes.
         overloads: that were run.
-        peaks: by the number of callers, calls per second before and after each of them.
+        peaks: by the number of callers: calls per second, the mean of before and after each of them.
     """
 
     name: str
@@ -150,6 +150,9 @@ class Target:
     overloads: list[Overload] = field(default_factory=list)
     peaks: dict[int, list[float]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.turns = itertools.cycle(range(self.senders))
+
     def to_peak(self, calls: Callable[[Overload], int]) -> Spread:
         """What an overload counted, per second and to its peak, of all runs but the first, which warms up.
 
@@ -158,9 +161,6 @@ class Target:
         peaks = max((peaks[1:] for peaks in self.peaks.values()), key=statistics.median)
         runs = self.overloads[1:]
         return Spread([calls(run) / self.seconds / peak for run, peak in zip(runs, peaks, strict=True)])
-
-    def __post_init__(self) -> None:
-        self.turns = itertools.cycle(range(self.senders))
 
     async def run(self) -> Sample:
         """The overload between two peaks, one right after the other."""

@@ -1,4 +1,4 @@
-"""Everything in which SQLite and PostgreSQL differ. No other module asks which of them it talks to.
+"""Everything in which SQLite and PostgreSQL differ; each has a module that says how. No other one asks which of them it talks to.
 
 Statements are SQLAlchemy Core and the same for both; `SELECT … FOR NO KEY UPDATE` is one of them (SQLite, where a write transaction
 excludes all others from its beginning, has no row locks and compiles it to nothing).

@@ -180,40 +180,35 @@ async def test_the_pace_is_that_of_whole_calls_and_not_of_their_transactions(mon
     assert queue._pace.items_per_second == pytest.approx((1 - believed) * start + believed * start / 10)
 
 
-async def test_those_who_are_refused_come_back_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All sent back at one moment would find the queue full again: most of the work would then be refusing."""
-    now = asyncio.get_running_loop().time()
-    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+async def delays_of_refusals(items: int, calls: int) -> list[int]:
+    """What a full queue of 1,000 items tells calls that come one after the other, in milliseconds."""
     queue = Queue(queue_items_max=1000)
     first = await queue.hold()
-    waiting = queue.submit(Call("x", items=1000))
+    waiting = queue.submit(Call("fills", items=1000))
     await asyncio.sleep(0)
     delays_ms = []
-    for number in range(5):
+    for number in range(calls):
         with pytest.raises(OverloadedError) as refused:
-            await queue.submit(Call(str(number), items=500))
+            await queue.submit(Call(str(number), items=items))
         delays_ms.append(int(refused.value.metadata["retry_delay_ms"]))
     queue.runner.gate.set()
     await asyncio.gather(first, waiting)
     await queue.queue.close()
+    return delays_ms
+
+
+async def test_those_who_are_refused_come_back_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All sent back at one moment would find the queue full again: most of the work would then be refusing."""
+    now = asyncio.get_running_loop().time()
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+    delays_ms = await delays_of_refusals(items=500, calls=5)
 
     assert delays_ms == sorted(set(delays_ms))
 
 
 async def test_nobody_is_sent_away_for_longer_than_ten_seconds() -> None:
     """After thousands of refusals a caller would be told to come back in an hour, and the coordinator would stand idle by then."""
-    queue = Queue(queue_items_max=1000)
-    first = await queue.hold()
-    waiting = queue.submit(Call("fills", items=1000))
-    await asyncio.sleep(0)
-    delays_ms = []
-    for _ in range(200):
-        with pytest.raises(OverloadedError) as refused:
-            await queue.submit(Call("too much", items=1000))
-        delays_ms.append(int(refused.value.metadata["retry_delay_ms"]))
-    queue.runner.gate.set()
-    await asyncio.gather(first, waiting)
-    await queue.queue.close()
+    delays_ms = await delays_of_refusals(items=1000, calls=200)
 
     assert 9_900 < max(delays_ms) <= 10_000
 

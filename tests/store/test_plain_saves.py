@@ -303,7 +303,7 @@ def test_saves_of_the_usual_way_are_answered_and_stored_as_core_decides(
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_saves_of_the_usual_way_are_core_s_for_twenty_times_as_long(
+def test_saves_of_the_usual_way_agree_with_core_for_twenty_times_as_long(
     databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A corner that three shapes of calls must meet in is not found in fifteen examples."""

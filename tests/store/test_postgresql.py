@@ -140,7 +140,8 @@ DO $$ DECLARE name text; BEGIN
     UPDATE pg_class SET relpages = 0, reltuples = -1 WHERE relnamespace = current_schema()::regnamespace;
 END $$
 """
-"""The server does not count the tables' rows and forgets that it did: another test may have had this database for minutes."""
+"""The server does not count the tables' rows and forgets that it did: another test may have had this database for minutes. Only a
+superuser, as which the tests run it, may say so."""
 
 
 @pytest.mark.parametrize("counted", [False, True], ids=["never counted", "counted while empty"])
