@@ -9,6 +9,7 @@ Each database is driven to its peak and beyond `--rounds` times with calls of ea
 import asyncio
 import contextlib
 import itertools
+import random
 import statistics
 import time
 from collections import deque
@@ -33,7 +34,8 @@ from benchmarks.harness.servers import (
 )
 from benchmarks.harness.workload import Load
 from datacoord.failures import retry_delay_seconds, status_of
-from datanode_client.calls import Backoff
+from datacoord.v1 import data_coord_pb2
+from datanode_client.calls import Backoff, spread_seconds
 from datanode_client.client_config import RetryConfig
 
 QUEUE_ITEMS = 4096
@@ -102,6 +104,7 @@ class Overload:
         done: how many those are.
         done_in_time: how many of them before the load ended.
         retry_delays: that refusals asked for, in seconds.
+        paces: what answers to calls that were done asked for, in seconds.
         given_up: calls that ended without having been done.
     """
 
@@ -111,6 +114,7 @@ class Overload:
     done: int = 0
     done_in_time: int = 0
     retry_delays: list[float] = field(default_factory=list)
+    paces: list[float] = field(default_factory=list)
     given_up: int = 0
 
 
@@ -121,12 +125,14 @@ class Target:
     Attributes:
         name: of its database and the size.
         size: of its calls.
+        heeds: senders come again when the answer to a call that was done says so, as datanodes do.
         process: the coordinator.
         client: of it.
         load: of all senders.
         senders: how many.
         peak_lanes: of a peak, all callers together.
         seconds: of an overload.
+        rng: of the senders.
         bodies: calls of each sender, in the order in which they must be done; the first stays until it is.
         turns: senders, round and round: whose call a peak takes next.
         resident_at_peak: bytes.
@@ -137,12 +143,14 @@ class Target:
 
     name: str
     size: Size
+    heeds: bool
     process: CoordinatorProcess
     client: RawClient
     load: Load
     senders: int
     peak_lanes: int
     seconds: float
+    rng: random.Random = field(default_factory=lambda: random.Random(0))
     bodies: dict[int, deque[bytes]] = field(default_factory=dict)
     turns: Iterator[int] = field(init=False)
     resident_at_peak: int = 0
@@ -233,7 +241,7 @@ class Target:
         wait_seconds = 0.0
         while (left := give_up - time.perf_counter()) > 0:
             try:
-                run.replies.append(await self.client.call(mine[0], left))
+                reply = await self.client.call(mine[0], left)
             except grpc.aio.AioRpcError as error:
                 if error.code() in _TIME_IS_OVER:
                     break
@@ -249,14 +257,24 @@ class Target:
             else:
                 run.done += 1
                 run.done_in_time += time.perf_counter() <= ending
+                run.replies.append(reply)
                 backoff.reset()
                 mine.popleft()
+                await self._pace(reply, ending, run)
                 idle.append(sender)
                 return
         # Perhaps it was done: the sender's next call is the same one, and then nothing is left to do.
         run.given_up += 1
         await asyncio.sleep(min(wait_seconds, max(0.0, ending - time.perf_counter())))
         idle.append(sender)
+
+    async def _pace(self, reply: bytes, ending: float, run: Overload) -> None:
+        """Waits as a datanode would after an answer."""
+        asked = data_coord_pb2.SaveBinlogPathsResponse.FromString(reply).next_call_delay_ms / 1000
+        if asked:
+            run.paces.append(asked)
+            if self.heeds:
+                await asyncio.sleep(min(spread_seconds(asked, self.rng), max(0.0, ending - time.perf_counter())))
 
 
 @contextlib.asynccontextmanager

@@ -301,7 +301,10 @@ class CoordinatorClient:
             except grpc.RpcError as error:
                 status = status_of(error)
                 asked_seconds = retry_delay_seconds(status)
-                wait_seconds = delay_seconds * random.uniform(0.5, 1.0) if asked_seconds is None else asked_seconds  # noqa: S311
+                # Spread, so that those who were told the same do not come back as one.
+                wait_seconds = random.uniform(0.5, 1.0) * delay_seconds  # noqa: S311
+                if asked_seconds is not None:
+                    wait_seconds = random.uniform(1.0, 1.25) * asked_seconds  # noqa: S311
                 too_late = time.monotonic() + wait_seconds >= deadline
                 hint = connection_hint(error.details() or "") or hint
                 typed = error_of(error, self.address, last_answer, hint)

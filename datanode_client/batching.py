@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from datacoord.errors import BatchTooLargeError, CoordinatorUnreachableError, DatacoordError, InternalError
-from datanode_client.calls import Backoff, CallFailedError, log_failure
+from datanode_client.calls import Backoff, CallFailedError, log_failure, spread_seconds
 from datanode_client.client_config import RetryConfig
 
 T = TypeVar("T")
@@ -34,6 +34,19 @@ class BatchLimits:
     calls_in_flight_max: int
 
 
+@dataclass(frozen=True, slots=True)
+class Answered(Generic[R]):
+    """What a call was answered.
+
+    Attributes:
+        results: one per item, in order.
+        next_call_delay_seconds: how long the coordinator asks to wait with the next call.
+    """
+
+    results: Sequence[R]
+    next_call_delay_seconds: float = 0.0
+
+
 @dataclass(slots=True, eq=False)
 class _Pending(Generic[T, R]):
     item: T
@@ -47,7 +60,7 @@ class CallBatcher(Generic[T, R]):
 
     Args:
         method: name of the call, for logs and errors.
-        send: makes one call with these items and returns one result each, in order; raises CallFailedError.
+        send: makes one call with these items; raises CallFailedError.
         channel_of: the channel of an item. A channel is at most once in a call.
         weigh: the weights of an item, in the order of `limits.weight_max`.
         limits: bounds.
@@ -59,7 +72,7 @@ class CallBatcher(Generic[T, R]):
         self,
         *,
         method: str,
-        send: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
+        send: Callable[[Sequence[T]], Awaitable[Answered[R]]],
         channel_of: Callable[[T], str],
         weigh: Callable[[T], tuple[int, ...]],
         limits: BatchLimits,
@@ -72,7 +85,7 @@ class CallBatcher(Generic[T, R]):
         self._weigh = weigh
         self._limits = limits
         self._retry = retry
-        self._rng = rng
+        self._rng = rng or random.Random()  # noqa: S311  # jitter, not a secret
         self._queue: deque[_Pending[T, R]] = deque()
         self._wake = asyncio.Event()
         self._workers: list[asyncio.Task[None]] = []
@@ -128,8 +141,9 @@ class CallBatcher(Generic[T, R]):
             batch = self._take()
             if not batch:
                 continue
+            wait_seconds = 0.0
             try:
-                await self._answer(batch)
+                wait_seconds = spread_seconds(await self._answer(batch), self._rng)
                 backoff.reset()
             except CallFailedError as failure:
                 delay_seconds = backoff.next_delay_seconds(failure.delay_seconds)
@@ -142,6 +156,8 @@ class CallBatcher(Generic[T, R]):
                 self._queue.extendleft(pending for pending in reversed(batch) if not pending.answer.done())
                 if self._queue:
                     self._wake.set()
+            # What comes meanwhile shares the next call.
+            await asyncio.sleep(wait_seconds)
 
     def _take(self) -> list[_Pending[T, R]]:
         """Takes as many items as fit into one call, oldest first."""
@@ -168,24 +184,26 @@ class CallBatcher(Generic[T, R]):
             self._wake.clear()
         return batch
 
-    async def _answer(self, batch: Sequence[_Pending[T, R]]) -> None:
+    async def _answer(self, batch: Sequence[_Pending[T, R]]) -> float:
         """Sends a batch and answers its items; in halves when it is refused as a whole.
+
+        Returns:
+            seconds that the coordinator asks to wait with the next call.
 
         Raises:
             CallFailedError: repeating what is not answered can help.
         """
         try:
-            results = await self._send([pending.item for pending in batch])
+            answered = await self._send([pending.item for pending in batch])
         except CallFailedError as failure:
             if failure.again:
                 raise
             if len(batch) == 1:
                 _refuse(batch[0], failure.error)
-                return
+                return 0.0
             middle = len(batch) // 2
-            await self._answer(batch[:middle])
-            await self._answer(batch[middle:])
-            return
+            return max(await self._answer(batch[:middle]), await self._answer(batch[middle:]))
+        results = answered.results
         if len(results) != len(batch):
             error = InternalError(
                 f"{self._method} answered {len(results)} results for {len(batch)} items; "
@@ -195,10 +213,11 @@ class CallBatcher(Generic[T, R]):
                 items=len(batch),
             )
             _refuse_all(batch, error)
-            return
+            return 0.0
         for pending, result in zip(batch, results, strict=True):
             if not pending.answer.done():
                 pending.answer.set_result(result)
+        return answered.next_call_delay_seconds
 
 
 def _refuse_all(batch: Sequence[_Pending[T, R]], error: DatacoordError) -> None:

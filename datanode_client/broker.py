@@ -23,8 +23,8 @@ from datacoord.errors import (
 )
 from datacoord.positions import Position
 from datacoord.v1 import collection_pb2, common_pb2, data_coord_pb2
-from datanode_client.batching import BatchLimits, CallBatcher
-from datanode_client.calls import Backoff, CallFailedError, log_failure, until_known
+from datanode_client.batching import Answered, BatchLimits, CallBatcher
+from datanode_client.calls import Backoff, CallFailedError, log_failure, spread_seconds, until_known
 from datanode_client.client_config import BrokerConfig
 from datanode_client.connection import Connection
 from datanode_client.ports import CheckpointAnswer, CheckpointUpdate
@@ -68,7 +68,8 @@ class Broker:
 
     def __init__(self, config: BrokerConfig, rng: random.Random | None = None) -> None:
         self._config = config
-        self._rng = rng
+        self._rng = rng or random.Random()  # noqa: S311  # jitter, not a secret
+        self._checkpoints_from = 0.0
         self._current: _Lines | None = None
 
     async def close(self) -> None:
@@ -95,10 +96,21 @@ class Broker:
                 for update in updates
             ]
         )
-        response: data_coord_pb2.UpdateChannelCheckpointResponse = await self._repeated(
-            "UpdateChannelCheckpoint", request, timeout_seconds, give_up_seconds=0.0
-        )
+        await asyncio.sleep(max(0.0, self._checkpoints_from - asyncio.get_running_loop().time()))
+        try:
+            response: data_coord_pb2.UpdateChannelCheckpointResponse = await self._attempt(
+                "UpdateChannelCheckpoint", request, timeout_seconds
+            )
+        except CallFailedError as failure:
+            self._wait_with_checkpoints(failure.delay_seconds or 0.0)
+            raise failure.error from failure
+        self._wait_with_checkpoints(response.next_call_delay_ms / 1000)
         return _checkpoint_answers(updates, response)
+
+    def _wait_with_checkpoints(self, asked_seconds: float) -> None:
+        """Obeys the coordinator, for all calls that are still to come."""
+        wait_until = asyncio.get_running_loop().time() + spread_seconds(asked_seconds, self._rng)
+        self._checkpoints_from = max(self._checkpoints_from, wait_until)
 
     async def drop_virtual_channel(self, part: data_coord_pb2.ChannelBinlogs) -> data_coord_pb2.ChannelResult:
         """Sends a channel's last save and drops the channel; repeats until it is answered."""
@@ -276,26 +288,26 @@ class Broker:
 
     async def _send_saves(
         self, parts: Sequence[data_coord_pb2.ChannelBinlogs]
-    ) -> Sequence[data_coord_pb2.ChannelResult]:
+    ) -> Answered[data_coord_pb2.ChannelResult]:
         request = data_coord_pb2.SaveBinlogPathsRequest(channels=parts)
         response: data_coord_pb2.SaveBinlogPathsResponse = await self._attempt("SaveBinlogPaths", request)
-        return response.results
+        return Answered(response.results, response.next_call_delay_ms / 1000)
 
     async def _send_releases(
         self, releases: Sequence[data_coord_pb2.ChannelRelease]
-    ) -> Sequence[data_coord_pb2.ChannelResult]:
+    ) -> Answered[data_coord_pb2.ChannelResult]:
         request = data_coord_pb2.ReleaseChannelsRequest(channels=releases)
         response: data_coord_pb2.ReleaseChannelsResponse = await self._attempt("ReleaseChannels", request)
-        return response.results
+        return Answered(response.results)
 
-    async def _send_recoveries(self, channel_names: Sequence[str]) -> Sequence[data_coord_pb2.ChannelRecoveryInfo]:
+    async def _send_recoveries(self, channel_names: Sequence[str]) -> Answered[data_coord_pb2.ChannelRecoveryInfo]:
         infos: list[data_coord_pb2.ChannelRecoveryInfo] = []
         request = data_coord_pb2.GetRecoveryInfoRequest(channel_names=channel_names, page_size=len(channel_names))
         while True:
             page: data_coord_pb2.GetRecoveryInfoResponse = await self._attempt("GetRecoveryInfo", request)
             infos.extend(page.channels)
             if not page.next_page_token:
-                return infos
+                return Answered(infos)
             request.page_token = page.next_page_token
 
     async def _attempt(self, method: str, request: Message, timeout_seconds: float = 0.0) -> Any:

@@ -59,6 +59,11 @@ class CallFailedError(Exception):
         return cls(InternalError(f"{method} was refused with {code.name}: {text}", **facts), code, again, None)
 
 
+def spread_seconds(asked_seconds: float, rng: random.Random) -> float:
+    """A time that the server asked for and a little more, so that those who were asked together do not come as one."""
+    return asked_seconds * rng.uniform(1.0, 1.25)
+
+
 class Backoff:
     """Delays between repetitions.
 
@@ -82,7 +87,7 @@ class Backoff:
         grown = self._config.delay_seconds_initial * self._config.multiplier ** min(self.failures, 64)
         self.failures += 1
         own = min(grown, self._config.delay_seconds_max) * self._rng.uniform(0.5, 1.0)
-        return own if asked_seconds is None else max(own, asked_seconds * self._rng.uniform(1.0, 1.25))
+        return own if asked_seconds is None else max(own, spread_seconds(asked_seconds, self._rng))
 
     def reset(self) -> None:
         """Forgets the failures: something was answered."""

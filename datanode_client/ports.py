@@ -59,7 +59,7 @@ class CoordinatorPort(Protocol):
     async def update_channel_checkpoints(
         self, updates: Sequence[CheckpointUpdate], timeout_seconds: float
     ) -> list[CheckpointAnswer]:
-        """Sends one call with these updates, once.
+        """Sends one call with these updates, once; not before the coordinator wants it, where it has more to do than it can.
 
         Returns:
             one answer per update, in order.

@@ -187,6 +187,10 @@ class Store(Operations):
         """
         self._queue.refuse_unread(deadline)
 
+    def next_call_delay_ms(self) -> int:
+        """How long the caller of a save or checkpoint that was done should wait with its next one; 0 = not at all."""
+        return self._queue.next_call_delay_ms()
+
     def admit(self, deadline: float, size_bytes: int) -> Awaitable[None] | None:
         """Refuses a write before anything is done for it, where the queue has no room or the write would come too late.
 

@@ -158,6 +158,10 @@ class GroupCommit:
         items, size_bytes = self._admission.admit_by_estimate(deadline, size_bytes)
         return None if self._unread.may_be_read() else self._wait_unread(deadline, items, size_bytes)
 
+    def next_call_delay_ms(self) -> int:
+        """How long a caller who was served should wait with its next call; 0 = not at all. Room is kept for it."""
+        return self._admission.next_call_delay_ms()
+
     async def _wait_unread(self, deadline: float, items: int, size_bytes: int) -> None:
         try:
             await self._unread.wait(deadline, items, size_bytes)
@@ -191,7 +195,9 @@ class GroupCommit:
                 if self._closing:
                     return
                 self._arrived.clear()
+                idle_since = _idle_seconds()
                 await self._arrived.wait()
+                self._pace.note_idle(_idle_seconds() - idle_since)
                 self._busy_since = time.perf_counter()
             if (calls_before > 1 or self._knocks > knocks_before + 1) and loop.time() < ended + _PAUSE_SECONDS:
                 await self._gather(took_seconds)
@@ -249,7 +255,7 @@ class GroupCommit:
                     async with asyncio.timeout_at(min(until, loop.time() + gap_seconds)):
                         await self._knocked.wait()
                 except TimeoutError:
-                    if not lets_in or loop.time() >= until:
+                    if loop.time() >= until:
                         break
                     # A loop that was held up sees that time is over before it looks who came meanwhile, and as many turns of it as
                     # answers take bring a call from its socket here.

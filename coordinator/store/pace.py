@@ -13,6 +13,11 @@ MARGIN_SECONDS_MIN, TOO_LATE_SECONDS = 0.1, 60.0
 """At least so much for so long after somebody's time was over. With less, half of what is done under overload is done for nobody:
 where calls wait in front of the server they all come with little time left, and those that are taken are late."""
 
+UNPROMISED_PER_IDLE_SECOND = 10.0
+"""Seconds of promised room that are forgotten for each second in which nobody came for it: those who were told a time may be gone,
+and how fast calls are done is an estimate. With so many a coordinator is idle for a tenth of the time at most where the estimate
+is wrong by a third."""
+
 BUSY_SECONDS = 1.0
 """Who was refused or late so short a while ago is not the last: others are not at the door yet, but in front of the server."""
 
@@ -78,8 +83,26 @@ class Pace:
             return max(margin_seconds, MARGIN_SECONDS_MIN)
         return min(margin_seconds, MARGIN_SHARE * left_seconds)
 
+    def note_idle(self, seconds: float) -> None:
+        """Notes that nobody came for so long."""
+        self._promised_until -= UNPROMISED_PER_IDLE_SECOND * seconds
+
+    def seconds_until_next(self, queued_items: int, items: int) -> float:
+        """When somebody who was served should come again; 0 = when he likes, as room is promised to nobody.
+
+        Else he comes back at once, takes the room that is promised to somebody who was refused, or is refused himself: as much is
+        refused as is done, and whoever was served first is served most.
+
+        Args:
+            queued_items: that wait.
+            items: of his next call, about.
+        """
+        if self._promised_until <= asyncio.get_running_loop().time():
+            return 0.0
+        return self.seconds_until_room(queued_items, items)
+
     def seconds_until_room(self, queued_items: int, items: int) -> float:
-        """When there will be room: once the queue is half empty, and after those who were told so before.
+        """When there will be room: once the queue is half empty, and after those who were told so before. It is kept from now on.
 
         All of them sent back at the same moment would find the queue full again, and cost more than they bring.
 

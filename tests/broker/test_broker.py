@@ -240,6 +240,42 @@ async def test_a_checkpoint_call_is_sent_once_and_answers_each_entry(server: Con
     assert len(server.calls["UpdateChannelCheckpoint"]) == 2
 
 
+async def test_saves_wait_as_the_coordinator_asks_and_what_gathers_meanwhile_shares_a_call(
+    server: ContractServer,
+) -> None:
+    """Who comes back at once takes the room that is promised to another, or is refused: both waste the coordinator's time."""
+    server.next_call_delay_ms = 300
+    one_at_once = SaveBatchConfig(linger_seconds=0.0, calls_in_flight_max=1)
+    broker = Broker(quick_config(server.target, save_batch=one_at_once))
+    await broker.save_binlog_paths(part("c000", 0, 5))
+    assert len(server.calls["SaveBinlogPaths"]) == 1, "the answer itself waits for nothing"
+
+    await asyncio.gather(*(broker.save_binlog_paths(part(name, 0, 5)) for name in CHANNELS[1:9]))
+    await broker.close()
+
+    first, second = server.times["SaveBinlogPaths"]
+    assert second - first >= 0.3
+    assert len(server.calls["SaveBinlogPaths"][1].channels) == 8
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_checkpoints_wait_as_the_coordinator_asks(server: ContractServer, broker: Broker, refused: bool) -> None:
+    """The updater repeats what is urgent by delays of its own, which know nothing of how long the queue is."""
+    updates = [CheckpointUpdate("c000", 1, Position(10, b"seek"))]
+    if refused:
+        error = OverloadedError("the queue is full", retry_delay_ms=300)
+        server.fail("UpdateChannelCheckpoint", Fault(error=error))
+        with pytest.raises(OverloadedError):
+            await broker.update_channel_checkpoints(updates, 5.0)
+    else:
+        server.next_call_delay_ms = 300
+        await broker.update_channel_checkpoints(updates, 5.0)
+
+    await broker.update_channel_checkpoints(updates, 5.0)
+    first, second = server.times["UpdateChannelCheckpoint"]
+    assert second - first >= 0.3
+
+
 async def test_recovery_info_of_many_channels_shares_calls_and_a_lost_channel_fails_alone(
     server: ContractServer, broker: Broker
 ) -> None:

@@ -69,6 +69,26 @@ async def test_answers_that_take_long_are_no_pause(monkeypatch: pytest.MonkeyPat
     await queue.queue.close()
 
 
+async def test_a_loop_that_was_held_up_looks_who_came_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow machine taking one call takes longer than calls may be apart: groups stayed small while calls grew old at the door."""
+    clock = Clock(monkeypatch)
+    queue = await after_a_group_of_two(clock)
+    first = queue.submit(Call("again 0"))
+    await clock.go(0.0)
+
+    async def in_its_socket() -> str:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return await queue.submit(Call("again 1"))
+
+    clock.now += 2 * GAP_MS / 1000
+    second = asyncio.get_running_loop().create_task(in_its_socket())
+    await clock.go(0.9 * GAP_MS / 1000)
+    await clock.go(0.2 * GAP_MS / 1000)
+    assert await asyncio.gather(first, second) == queue.runner.groups[1] == ["again 0", "again 1"]
+    await queue.queue.close()
+
+
 @pytest.mark.parametrize(("took_seconds", "longest_seconds"), [(0.02, 0.01), (60.0, 0.02)], ids=["half", "20 ms"])
 async def test_a_group_waits_for_half_of_what_the_one_before_it_took_and_20_ms_at_most(
     took_seconds: float, longest_seconds: float, monkeypatch: pytest.MonkeyPatch
