@@ -20,7 +20,7 @@ demo: setup ## Land a git history exactly once, with kills: [REPO=path] [SOURCE=
 
 test: lint types imports proto-check ## Everything that must pass: lint, types, import rules, contract, tests
 	@echo "Tests: the rules, the code and the documents (pytest)."
-	@$(BIN)/python -m pytest -m "not long" $(PYTEST)
+	@$(BIN)/python -m pytest -m "not long" -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST)
 
 test-long: setup ## The tests that take too long for `make test`
 	@echo "Long tests (pytest)."

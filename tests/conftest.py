@@ -1,11 +1,15 @@
 """What all tests share."""
 
+import os
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+_TESTS = Path(__file__).parent
 
 if TYPE_CHECKING:
     from store.databases import Databases, Templates
@@ -15,6 +19,31 @@ if TYPE_CHECKING:
 # A machine that is busy for a moment must not fail a test, and a failure must say how to repeat it.
 settings.register_profile("datacoord", deadline=None, print_blob=True)
 settings.load_profile("datacoord")
+
+# Java that runs for seconds: the compiler that makes long queries fast takes half of a short one's time.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+_SLOW = (
+    "demo",
+    "spark",
+    "examples",
+    "replicas",
+    "cli",
+    "sources",
+    "docs",
+    "garbage",
+    "restore",
+    "benchmarks",
+    "sink",
+    "puller",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Directories whose tests start processes come first: at the end one worker would have a long one, and the other nothing."""
+    rank = {name: number for number, name in enumerate(_SLOW)}
+    items.sort(key=lambda item: rank.get(item.path.relative_to(_TESTS).parts[0], len(rank)))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
