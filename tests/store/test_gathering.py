@@ -70,7 +70,7 @@ async def test_answers_that_take_long_are_no_pause(monkeypatch: pytest.MonkeyPat
 
 
 async def test_a_loop_that_was_held_up_looks_who_came_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a slow machine taking one call takes longer than calls may be apart: groups stayed small while calls grew old at the door."""
+    """On a slow machine taking a call takes longer than calls may be apart: groups stayed small, and calls grew old at the door."""
     clock = Clock(monkeypatch)
     queue = await after_a_group_of_two(clock)
     first = queue.submit(Call("again 0"))
