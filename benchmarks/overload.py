@@ -1,9 +1,10 @@
 """What is left of the peak when three times as much is asked for, what the refusals say, and how much memory that takes.
 
-make bench NAME=overload [ARGS="--rounds 3 --work 0.6"]; 25 minutes at most.
+make bench NAME=overload [ARGS="--rounds 3 --work 0.5"]; half an hour at most.
 
-Each database is driven to its peak and beyond `--rounds` times with calls of each size; `--work` is a share of the 20 s of overload
-(3 s at least) and of the calls of a peak, `--scale` of the channels.
+Each database is driven to its peak and beyond `--rounds` times with calls of each size; `--work` is a share of the 40 s of overload
+(3 s at least) and of the calls of a peak, `--scale` of the channels. Small calls are also sent by senders who come back at once
+after they were served, whatever the answer asks for, as the clients of others may.
 """
 
 import asyncio
@@ -44,14 +45,13 @@ LANES, LANES_MIN = 32_768, 16_384
 PEAK_LANES = 24_576
 CONNECTIONS = 64
 FACTOR = 3
-OVERLOAD_SECONDS, SECONDS_MIN = 20.0, 3.0
+OVERLOAD_SECONDS, SECONDS_MIN = 40.0, 3.0
 PATIENCE_SECONDS = 5.0
 _MEMORY_SECONDS = 0.05
 _LOG_IDS_EACH = 1 << 40
 _PEAK_CALLS_MIN = 4
 _TIME_IS_OVER = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 """The second where the server was the quicker one to notice."""
-_OFFERED_MIN = 1.5
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,9 @@ class Size:
 SIZES = (Size(32, (16, 64)), Size(256, (6, 12)))
 """A small datanode's, and one's that is behind: what waits to be saved shares its next call."""
 
+_KINDS = ((SIZES[0], True), (SIZES[0], False), (SIZES[1], True))
+"""Of senders: how large their calls are, and whether they heed what answers ask for."""
+
 _HOW = (("", "false"), (WITH_GRPC_PROCESS, "true"))
 """Calls are accepted by the coordinator itself, or by a process of their own: endings of names, and the setting."""
 
@@ -83,11 +86,13 @@ def method(seconds: float) -> str:
         f"The peak: the better of {_PEAKS} callers, each the mean of a run right before and one right after the overload, "
         "because this machine's speed changes from second to second; they do the next calls of all senders in turn, "
         f"because a few lanes that are written over and over cost a database less than many. The overload: for {seconds:g}"
-        f" s calls begin at {FACTOR} times the rate of the peak before it, where a sender is free. A call that is refused "
+        f" s calls are wanted at {FACTOR} times the rate of the peak before it, and begin where a sender is free. One whose "
+        "call was done is free again when the answer says (at once where it says nothing); those of the lines “not heeded” "
+        "at once, whatever it says. A call that is refused "
         "comes back when a datanode would (not before the time that the refusal says), and is given up if that is later "
         f"than {PATIENCE_SECONDS:g} s after it began, or than the load lasts; its sender begins the next one not before "
-        "that time either. What is left of that time is the deadline of each attempt. Offered: calls that really began, "
-        "to the peak: as senders wait for as long as refusals say, fewer of them are free. Goodput: those that were done "
+        "that time either. What is left of that time is the deadline of each attempt. Begun: calls that really began, "
+        "to the peak: as senders wait for as long as they are asked to, fewer of them are free. Goodput: those that were done "
         "while the load lasted. Memory: the largest resident size of the coordinator in all rounds, looked at every "
         f"{_MEMORY_SECONDS * 1000:.0f} ms."
     )
@@ -308,13 +313,15 @@ async def measure(options: Options) -> Report:
             process = stack.enter_context(coordinator_on(database, where, postgres, grpc_process=apart, **settings))
             client = RawClient([process.address] * CONNECTIONS, workload.SAVE_BINLOG_PATHS)
             stack.push_async_callback(client.close)
-            lanes = workload.claimed_lanes(process.address, lanes_each * len(SIZES))
-            for number, size in enumerate(SIZES):
+            kinds = [(size, heeds) for size, heeds in _KINDS if heeds or not ending]
+            lanes = workload.claimed_lanes(process.address, lanes_each * len(kinds))
+            for number, (size, heeds) in enumerate(kinds):
                 senders = lanes_each // size.lanes
                 mine = lanes[number * lanes_each : (number + 1) * lanes_each]
                 load = Load(mine, callers=senders, per_call=size.lanes, first_log_id=number * _LOG_IDS_EACH)
-                name = f"{database}{ending}, {size.lanes} per call"
-                targets.append(Target(name, size, process, client, load, senders, options.calls(PEAK_LANES), seconds))
+                name = f"{database}{ending}, {size.lanes} per call{'' if heeds else ', not heeded'}"
+                peak_lanes = options.calls(PEAK_LANES)
+                targets.append(Target(name, size, heeds, process, client, load, senders, peak_lanes, seconds))
         await interleave([Side(target.name, target.run) for target in targets], options.rounds)
     report = Report("overload", method(seconds), _COLUMNS, versions={"postgresql": postgres.version})
     for target in targets:
@@ -324,12 +331,14 @@ async def measure(options: Options) -> Report:
 
 _COLUMNS = (
     "database, lanes",
-    "offered × peak",
+    "begun × peak",
     "goodput × peak",
     "calls done",
     "given up",
     "refusals",
     "retry delay ms, median (largest)",
+    "told when",
+    "after ms, median (largest)",
     "MiB at peak",
     "MiB at overload",
 )
@@ -338,28 +347,34 @@ _COLUMNS = (
 def _add(report: Report, target: Target) -> None:
     """A row and a bar; the first run is that which warms up."""
     runs = target.overloads[1:]
-    offered, goodput = target.to_peak(lambda run: run.begun), target.to_peak(lambda run: run.done_in_time)
+    begun, goodput = target.to_peak(lambda run: run.begun), target.to_peak(lambda run: run.done_in_time)
     delays_ms = [delay * 1000 for run in runs for delay in run.retry_delays]
-    asked = f"{statistics.median(delays_ms):,.0f} ({max(delays_ms):,.0f})" if delays_ms else "none"
+    paces_ms = [pace * 1000 for run in runs for pace in run.paces]
     done, given_up = sum(run.done for run in runs), sum(run.given_up for run in runs)
-    counts = [f"{count:,}" for count in (done, given_up, len(delays_ms))]
+    counts = [
+        f"{done:,}",
+        f"{given_up:,}",
+        f"{len(delays_ms):,}",
+        _asked(delays_ms),
+        f"{len(paces_ms):,}",
+        _asked(paces_ms),
+    ]
     memory = [f"{size / 2**20:,.0f}" for size in (target.resident_at_peak, target.resident_at_overload)]
-    report.rows.append([target.name, offered.shown(), goodput.shown(), *counts, asked, *memory])
+    report.rows.append([target.name, begun.shown(), goodput.shown(), *counts, *memory])
     report.figures[target.name] = {
-        "offered_to_peak": offered.as_json(),
+        "begun_to_peak": begun.as_json(),
         "goodput_to_peak": goodput.as_json(),
         "calls_done": done,
         "given_up": given_up,
         "refusals": len(delays_ms),
         "retry_delay_ms": Spread(delays_ms).as_json() if delays_ms else None,
+        "paced": len(paces_ms),
+        "next_call_delay_ms": Spread(paces_ms).as_json() if paces_ms else None,
         "resident_bytes_at_peak": target.resident_at_peak,
         "resident_bytes_at_overload": target.resident_at_overload,
     }
-    report.bars.append(Bar(f"{target.name}, goodput to peak", goodput.median, 0.9, 1.0))
-    if offered.median < _OFFERED_MIN:
-        report.remarks.append(
-            f"{target.name} was offered {offered.median:.1f} times its peak only: too few senders are free."
-        )
+    if target.heeds:
+        report.bars.append(Bar(f"{target.name}, goodput to peak", goodput.median, 0.9, 1.0))
     if not delays_ms:
         why = (
             "they waited in front of its queue, not in it"
@@ -367,6 +382,10 @@ def _add(report: Report, target: Target) -> None:
             else "it was not overloaded, and this run says nothing"
         )
         report.remarks.append(f"{target.name} refused no call: {why}.")
+
+
+def _asked(delays_ms: list[float]) -> str:
+    return f"{statistics.median(delays_ms):,.0f} ({max(delays_ms):,.0f})" if delays_ms else "none"
 
 
 if __name__ == "__main__":

@@ -99,14 +99,15 @@ def unpacked(package: str, *, cache: Path = CACHE) -> Path:
             f"package {package} is not installed, and this machine has no {' and no '.join(missing)}"
         )
     cache.mkdir(parents=True, exist_ok=True)
-    with _locked(cache / "lock"):
+    with locked(cache / "lock"):
         if not (root / _COMPLETE).exists():
             _download_and_unpack(package, cache, root)
     return root
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
+    """One process at a time."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -85,7 +85,8 @@ async def test_a_loop_that_was_held_up_looks_who_came_meanwhile(monkeypatch: pyt
     second = asyncio.get_running_loop().create_task(in_its_socket())
     await clock.go(0.9 * GAP_MS / 1000)
     await clock.go(0.2 * GAP_MS / 1000)
-    assert await asyncio.gather(first, second) == queue.runner.groups[1] == ["again 0", "again 1"]
+    await asyncio.gather(first, second)
+    assert queue.runner.groups[1:] == [["again 0", "again 1"]]
     await queue.queue.close()
 
 

@@ -22,6 +22,7 @@ import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from datanode_client.spark.java import find_java
+from tools.debian_package import locked
 
 from .processes import Watcher
 
@@ -45,8 +46,10 @@ def class_path() -> str:
         return f"{home}/libs/*"
     lines = [line.split() for line in _JARS.read_text().splitlines() if not line.startswith("#")]
     directory = _CACHE / f"kafka-{hashlib.sha256(_JARS.read_bytes()).hexdigest()[:12]}"
-    if not directory.exists():
-        _CACHE.mkdir(exist_ok=True)
+    _CACHE.mkdir(exist_ok=True)
+    with locked(_CACHE / "kafka.lock"):
+        if directory.exists():
+            return f"{directory}/*"
         with tempfile.TemporaryDirectory(dir=_CACHE) as scratch:
             fetched = Path(scratch) / "jars"
             _fetch(lines, Path(scratch), fetched)
@@ -55,8 +58,7 @@ def class_path() -> str:
                 found = hashlib.sha256(jar.read_bytes()).hexdigest() if jar.exists() else "missing"
                 if found != sha256:
                     raise RuntimeError(f"{jar.name} is {found}, and should be {sha256}; nothing of it was used")
-            if not directory.exists():
-                fetched.rename(directory)
+            fetched.rename(directory)
     return f"{directory}/*"
 
 
