@@ -18,9 +18,10 @@ demo: setup ## Land a git history exactly once, with kills: [REPO=path] [SOURCE=
 	@$(BIN)/datacoord demo $(if $(REPO),--repo "$$REPO") $(if $(SOURCE),--source "$$SOURCE") \
 		$(if $(ROWS),--rows "$$ROWS") $(if $(filter 0,$(KILL)),--no-kill)
 
+# Java runs for seconds in these tests: the compiler that makes long queries fast takes half of a short one's time.
 test: lint types imports proto-check ## Everything that must pass: lint, types, import rules, contract, tests
 	@echo "Tests: the rules, the code and the documents (pytest)."
-	@$(BIN)/python -m pytest -m "not long" -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST)
+	@SPARK_SUBMIT_OPTS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" $(BIN)/python -m pytest -m "not long" -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST)
 
 test-long: setup ## The tests that take too long for `make test`
 	@echo "Long tests (pytest)."

@@ -51,6 +51,10 @@ class Coordinator:
         await asyncio.sleep(CALL_SECONDS)
         return [CheckpointAnswer(common_pb2.OUTCOME_APPLIED, update.position, None) for update in updates]
 
+    def checkpoint_delay_seconds(self) -> float:
+        """Never."""
+        return 0.0
+
     async def save_binlog_paths(self, part: data_coord_pb2.ChannelBinlogs) -> data_coord_pb2.ChannelResult:
         """Nobody calls it here."""
         raise AssertionError(part)

@@ -1,6 +1,6 @@
 """What is left of the peak when three times as much is asked for, what the refusals say, and how much memory that takes.
 
-make bench NAME=overload [ARGS="--rounds 3 --work 0.5"]; half an hour at most.
+make bench NAME=overload [ARGS="--rounds 3 --work 0.5"]; 30 minutes at most.
 
 Each database is driven to its peak and beyond `--rounds` times with calls of each size; `--work` is a share of the 40 s of overload
 (3 s at least) and of the calls of a peak, `--scale` of the channels. Small calls are also sent by senders who come back at once
@@ -34,9 +34,9 @@ from benchmarks.harness.servers import (
     scratch,
 )
 from benchmarks.harness.workload import Load
-from datacoord.failures import retry_delay_seconds, status_of
+from datacoord.failures import retry_delay_seconds, spread_seconds, status_of
 from datacoord.v1 import data_coord_pb2
-from datanode_client.calls import Backoff, spread_seconds
+from datanode_client.calls import Backoff
 from datanode_client.client_config import RetryConfig
 
 QUEUE_ITEMS = 4096

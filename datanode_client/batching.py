@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from datacoord.errors import BatchTooLargeError, CoordinatorUnreachableError, DatacoordError, InternalError
-from datanode_client.calls import Backoff, CallFailedError, log_failure, spread_seconds
+from datacoord.failures import spread_seconds
+from datanode_client.calls import Backoff, CallFailedError, log_failure
 from datanode_client.client_config import RetryConfig
 
 T = TypeVar("T")
@@ -90,6 +91,7 @@ class CallBatcher(Generic[T, R]):
         self._wake = asyncio.Event()
         self._workers: list[asyncio.Task[None]] = []
         self._closed = False
+        self._wait_until = 0.0
 
     async def submit(self, item: T) -> R:
         """Sends an item and waits for its answer, however long it takes. Cancelling gives up waiting, not what is under way.
@@ -138,12 +140,16 @@ class CallBatcher(Generic[T, R]):
         while True:
             await self._wake.wait()
             await asyncio.sleep(self._limits.linger_seconds)
+            left_seconds = self._wait_until - asyncio.get_running_loop().time()
+            if left_seconds > 0:
+                # What comes meanwhile shares the next call; and another call's answer may say to wait for longer.
+                await asyncio.sleep(left_seconds)
+                continue
             batch = self._take()
             if not batch:
                 continue
-            wait_seconds = 0.0
             try:
-                wait_seconds = spread_seconds(await self._answer(batch), self._rng)
+                await self._answer(batch)
                 backoff.reset()
             except CallFailedError as failure:
                 delay_seconds = backoff.next_delay_seconds(failure.delay_seconds)
@@ -156,8 +162,6 @@ class CallBatcher(Generic[T, R]):
                 self._queue.extendleft(pending for pending in reversed(batch) if not pending.answer.done())
                 if self._queue:
                     self._wake.set()
-            # What comes meanwhile shares the next call.
-            await asyncio.sleep(wait_seconds)
 
     def _take(self) -> list[_Pending[T, R]]:
         """Takes as many items as fit into one call, oldest first."""
@@ -184,11 +188,8 @@ class CallBatcher(Generic[T, R]):
             self._wake.clear()
         return batch
 
-    async def _answer(self, batch: Sequence[_Pending[T, R]]) -> float:
+    async def _answer(self, batch: Sequence[_Pending[T, R]]) -> None:
         """Sends a batch and answers its items; in halves when it is refused as a whole.
-
-        Returns:
-            seconds that the coordinator asks to wait with the next call.
 
         Raises:
             CallFailedError: repeating what is not answered can help.
@@ -200,10 +201,14 @@ class CallBatcher(Generic[T, R]):
                 raise
             if len(batch) == 1:
                 _refuse(batch[0], failure.error)
-                return 0.0
+                return
             middle = len(batch) // 2
-            return max(await self._answer(batch[:middle]), await self._answer(batch[middle:]))
+            await self._answer(batch[:middle])
+            await self._answer(batch[middle:])
+            return
         results = answered.results
+        wait_seconds = spread_seconds(answered.next_call_delay_seconds, self._rng)
+        self._wait_until = max(self._wait_until, asyncio.get_running_loop().time() + wait_seconds)
         if len(results) != len(batch):
             error = InternalError(
                 f"{self._method} answered {len(results)} results for {len(batch)} items; "
@@ -213,11 +218,10 @@ class CallBatcher(Generic[T, R]):
                 items=len(batch),
             )
             _refuse_all(batch, error)
-            return 0.0
+            return
         for pending, result in zip(batch, results, strict=True):
             if not pending.answer.done():
                 pending.answer.set_result(result)
-        return answered.next_call_delay_seconds
 
 
 def _refuse_all(batch: Sequence[_Pending[T, R]], error: DatacoordError) -> None:

@@ -21,10 +21,11 @@ from datacoord.errors import (
     InternalError,
     from_status,
 )
+from datacoord.failures import spread_seconds
 from datacoord.positions import Position
 from datacoord.v1 import collection_pb2, common_pb2, data_coord_pb2
 from datanode_client.batching import Answered, BatchLimits, CallBatcher
-from datanode_client.calls import Backoff, CallFailedError, log_failure, spread_seconds, until_known
+from datanode_client.calls import Backoff, CallFailedError, log_failure, until_known
 from datanode_client.client_config import BrokerConfig
 from datanode_client.connection import Connection
 from datanode_client.ports import CheckpointAnswer, CheckpointUpdate
@@ -68,7 +69,7 @@ class Broker:
 
     def __init__(self, config: BrokerConfig, rng: random.Random | None = None) -> None:
         self._config = config
-        self._rng = rng or random.Random()  # noqa: S311  # jitter, not a secret
+        self._rng = rng
         self._checkpoints_from = 0.0
         self._current: _Lines | None = None
 
@@ -96,7 +97,6 @@ class Broker:
                 for update in updates
             ]
         )
-        await asyncio.sleep(max(0.0, self._checkpoints_from - asyncio.get_running_loop().time()))
         try:
             response: data_coord_pb2.UpdateChannelCheckpointResponse = await self._attempt(
                 "UpdateChannelCheckpoint", request, timeout_seconds
@@ -107,9 +107,14 @@ class Broker:
         self._wait_with_checkpoints(response.next_call_delay_ms / 1000)
         return _checkpoint_answers(updates, response)
 
+    def checkpoint_delay_seconds(self) -> float:
+        """How long to wait with the next UpdateChannelCheckpoint; see `ports.CoordinatorPort`."""
+        return max(0.0, self._checkpoints_from - asyncio.get_running_loop().time())
+
     def _wait_with_checkpoints(self, asked_seconds: float) -> None:
-        """Obeys the coordinator, for all calls that are still to come."""
-        wait_until = asyncio.get_running_loop().time() + spread_seconds(asked_seconds, self._rng)
+        # A generator of its own where none was given: made here, and not before a fork, as children must not wait in step.
+        rng = self._rng or random.Random()  # noqa: S311  # jitter, not a secret
+        wait_until = asyncio.get_running_loop().time() + spread_seconds(asked_seconds, rng)
         self._checkpoints_from = max(self._checkpoints_from, wait_until)
 
     async def drop_virtual_channel(self, part: data_coord_pb2.ChannelBinlogs) -> data_coord_pb2.ChannelResult:

@@ -69,7 +69,7 @@ class ChannelCheckpointUpdater:
         self._due: OrderedDict[str, None] = OrderedDict()
         self._calls: set[asyncio.Task[None]] = set()
         self._failures = 0
-        self._retry: asyncio.Task[None] | None = None
+        self._later: asyncio.Task[None] | None = None
         self._dispatch_scheduled = False
         self._closing = False
 
@@ -118,9 +118,9 @@ class ChannelCheckpointUpdater:
     async def close(self) -> None:
         """Sends everything that waits a last time; gives up at the first call that fails."""
         self._closing = True
-        if self._retry is not None:
-            self._retry.cancel()
-            self._retry = None
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         self._failures = 0
         self._due.update(dict.fromkeys(self._tasks))
         self._dispatch()
@@ -135,7 +135,11 @@ class ChannelCheckpointUpdater:
 
     def _dispatch(self) -> None:
         self._dispatch_scheduled = False
-        if self._retry is not None or (self._closing and self._failures):
+        if self._later is not None or (self._closing and self._failures):
+            return
+        delay_seconds = self._coordinator.checkpoint_delay_seconds()
+        if self._due and delay_seconds and not self._closing:
+            self._dispatch_after(delay_seconds)
             return
         while self._due and len(self._calls) < self._config.update_channel_checkpoint_max_parallel:
             batch = self._take_due()
@@ -193,7 +197,7 @@ class ChannelCheckpointUpdater:
             _log.exception("checkpoint_callback_failed", channel_name=channel_name)
 
     def _failed(self, batch: Sequence[tuple[str, _Task]], error: Exception) -> None:
-        if self._retry is None:
+        if self._later is None:
             self._failures += 1  # calls that fail side by side are one failure
         self._metrics.add(names.CHECKPOINT_UPDATE_FAILURES)
         _log.warning("checkpoint_update_failed", channels=len(batch), failures=self._failures, error=str(error))
@@ -202,12 +206,17 @@ class ChannelCheckpointUpdater:
             task.flush = task.flush or task.sending_flush
             if task.flush and self._tasks.get(channel_name) is task:
                 self._due[channel_name] = None
-        if self._retry is None and not self._closing:
-            self._retry = asyncio.get_running_loop().create_task(self._dispatch_later())
+        if self._later is None and not self._closing:
+            # The urgent ones are sent again: a coordinator that is down is not called in a loop.
+            longest = self._config.channel_checkpoint_update_tick_in_seconds
+            self._dispatch_after(min(longest, _RETRY_DELAY_SECONDS_INITIAL * 2.0 ** min(self._failures - 1, 32)))
 
-    async def _dispatch_later(self) -> None:
-        """Sends the urgent ones again after a pause, which all calls share: a coordinator that is down is not called in a loop."""
-        longest = self._config.channel_checkpoint_update_tick_in_seconds
-        await self._clock.sleep(min(longest, _RETRY_DELAY_SECONDS_INITIAL * 2.0 ** min(self._failures - 1, 32)))
-        self._retry = None
-        self._dispatch()
+    def _dispatch_after(self, seconds: float) -> None:
+        """Sends what is due then, and nothing before."""
+
+        async def dispatch_later() -> None:
+            await self._clock.sleep(seconds)
+            self._later = None
+            self._dispatch()
+
+        self._later = asyncio.get_running_loop().create_task(dispatch_later())

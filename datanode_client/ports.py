@@ -59,7 +59,7 @@ class CoordinatorPort(Protocol):
     async def update_channel_checkpoints(
         self, updates: Sequence[CheckpointUpdate], timeout_seconds: float
     ) -> list[CheckpointAnswer]:
-        """Sends one call with these updates, once; not before the coordinator wants it, where it has more to do than it can.
+        """Sends one call with these updates, once.
 
         Returns:
             one answer per update, in order.
@@ -67,6 +67,10 @@ class CoordinatorPort(Protocol):
         Raises:
             DatacoordError: the call as a whole failed or timed out: its outcome is not known, or it was refused.
         """
+        ...
+
+    def checkpoint_delay_seconds(self) -> float:
+        """How long the coordinator wants to be left alone with such calls, which it says when it has more to do than it can."""
         ...
 
     async def drop_partition(self, collection_name: str, partition_id: int) -> None:

@@ -1,12 +1,12 @@
 """What all tests share."""
 
-import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 from hypothesis import settings
 
 _TESTS = Path(__file__).parent
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 # A machine that is busy for a moment must not fail a test, and a failure must say how to repeat it.
 settings.register_profile("datacoord", deadline=None, print_blob=True)
 settings.load_profile("datacoord")
-
-# Java that runs for seconds: the compiler that makes long queries fast takes half of a short one's time.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 _SLOW = (
     "demo",
@@ -39,7 +36,7 @@ _SLOW = (
 )
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Directories whose tests start processes come first: at the end one worker would have a long one, and the other nothing."""
     rank = {name: number for number, name in enumerate(_SLOW)}
@@ -62,6 +59,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         print(error)  # the tests will fail, each for itself
     finally:
         capture.suspend_global_capture()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def logs_as_they_are_by_default() -> None:
+    """A coordinator in this process sets up its logs: which modules ran before must not decide what a later one hears."""
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")
@@ -98,13 +101,25 @@ def postgres_url(postgres_server: "PostgresServer") -> Iterator[str]:
     postgres_server.drop_database(name)
 
 
-@pytest.fixture(scope="session", params=["sqlite", "postgresql"])
-def templates(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> "Templates":
+@pytest.fixture(scope="session")
+def templates_by_kind() -> "dict[str, Templates]":
+    """Those that were made; a session fixture with parameters is made anew with every change of the parameter."""
+    return {}
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def templates(
+    request: pytest.FixtureRequest,
+    templates_by_kind: "dict[str, Templates]",
+    tmp_path_factory: pytest.TempPathFactory,
+) -> "Templates":
     """Databases of each kind, to be used again and again."""
     from store.databases import Templates
 
-    server = request.getfixturevalue("postgres_server") if request.param == "postgresql" else None
-    return Templates(request.param, tmp_path_factory.mktemp("databases"), server)
+    if request.param not in templates_by_kind:
+        server = request.getfixturevalue("postgres_server") if request.param == "postgresql" else None
+        templates_by_kind[request.param] = Templates(request.param, tmp_path_factory.mktemp("databases"), server)
+    return templates_by_kind[request.param]
 
 
 @pytest.fixture

@@ -160,7 +160,7 @@ class DataCoordServicer:
         self._count(call, answered)
         return data_coord_pb2.SaveBinlogPathsResponse(
             results=[answers.channel_result(name, answer) for name, answer in zip(names, answered, strict=True)],
-            next_call_delay_ms=self._store.next_call_delay_ms(),
+            next_call_delay_ms=self._store.promise_next_call(answered),
         )
 
     async def UpdateChannelCheckpoint(  # noqa: N802
@@ -174,7 +174,7 @@ class DataCoordServicer:
         return data_coord_pb2.UpdateChannelCheckpointResponse(
             outcomes=outcomes,
             details=answers.checkpoint_details(answered),
-            next_call_delay_ms=self._store.next_call_delay_ms(),
+            next_call_delay_ms=self._store.promise_next_call(answered),
         )
 
     async def DropVirtualChannel(  # noqa: N802

@@ -102,9 +102,16 @@ class Admission:
         self._statistics.expired_calls += 1
         return DeadlineExpiredError("the call's time was over before it could be written; nothing was done, repeat it")
 
-    def next_call_delay_ms(self) -> int:
-        """How long a caller who was served should wait with its next call; 0 = not at all. Room is kept for it."""
-        delay_seconds = self._pace.seconds_until_next(self._statistics.queued_items, self._items_per_call)
+    def promise_next_call(self, items: int) -> int:
+        """Keeps room for the next call of a caller who was served, behind that of others; where none is kept for others, none.
+
+        Args:
+            items: of the call that was done; the next one is taken for as large.
+
+        Returns:
+            the milliseconds after which the room is there; 0 = there is no need to wait.
+        """
+        delay_seconds = self._pace.seconds_until_next(self._statistics.queued_items, items)
         if not delay_seconds:
             return 0
         self._statistics.paced_calls += 1

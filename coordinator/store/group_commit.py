@@ -91,7 +91,7 @@ class GroupCommit:
         self._knocked = asyncio.Event()
         self._knocks = 0
         self._closing = False
-        self._pace = Pace()
+        self._pace = Pace(wanted_items=min(settings.group_items_max, max(1, settings.queue_items_max // 2)))
         self._admission = Admission(
             self._queue, self._urgent, self._unread, pace=self._pace, settings=settings, statistics=statistics
         )
@@ -158,9 +158,9 @@ class GroupCommit:
         items, size_bytes = self._admission.admit_by_estimate(deadline, size_bytes)
         return None if self._unread.may_be_read() else self._wait_unread(deadline, items, size_bytes)
 
-    def next_call_delay_ms(self) -> int:
-        """How long a caller who was served should wait with its next call; 0 = not at all. Room is kept for it."""
-        return self._admission.next_call_delay_ms()
+    def promise_next_call(self, items: int) -> int:
+        """Keeps room for the next call of a caller who was served, if room is kept for others; see `Admission`."""
+        return self._admission.promise_next_call(items)
 
     async def _wait_unread(self, deadline: float, items: int, size_bytes: int) -> None:
         try:

@@ -186,6 +186,10 @@ class ModelCoordinator:
             return [self.update(one) for one in updates]
         return await self._hold("update", updates=list(updates))  # type: ignore[return-value]
 
+    def checkpoint_delay_seconds(self) -> float:
+        """Never."""
+        return 0.0
+
     async def drop_virtual_channel(self, part: data_coord_pb2.ChannelBinlogs) -> data_coord_pb2.ChannelResult:
         """DropVirtualChannel."""
         self.saves.append(part)

@@ -30,6 +30,11 @@ class Calls:
         self.pending: list[tuple[Sequence[CheckpointUpdate], asyncio.Future[list[CheckpointAnswer]]]] = []
         self.parallel_max = 0
         self.fail_next: list[Exception] = []
+        self.delay_seconds = 0.0
+
+    def checkpoint_delay_seconds(self) -> float:
+        """As a test says."""
+        return self.delay_seconds
 
     async def update_channel_checkpoints(
         self, updates: Sequence[CheckpointUpdate], timeout_seconds: float
@@ -412,3 +417,29 @@ async def test_random_orders_of_adds_answers_and_failures_lose_nothing() -> None
             stored[name] = max(stored.get(name, 0), answer.persisted.timestamp)
         assert stored == largest, f"seed {seed}"
         rig.ticking.cancel()
+
+
+async def test_updates_wait_as_the_coordinator_asks_and_share_a_call_then(rig: Rig) -> None:
+    """Sent one by one while it has more to do than it can, they are refused one by one; and each carries an old position then."""
+    rig.calls.delay_seconds = 5.0
+    rig.add("a", 1, flush=True)
+    await settle()
+    rig.add("b", 2, flush=True)
+    rig.add("a", 3, flush=True)
+    await settle()
+    assert rig.calls.log == []
+
+    rig.calls.delay_seconds = 0.0
+    await rig.tick(5.0)
+    assert rig.sent() == [[("a", 3), ("b", 2)]]
+
+
+async def test_the_last_updates_wait_for_nothing(rig: Rig) -> None:
+    """A datanode that ends keeps its channels from their next owner meanwhile."""
+    rig.calls.delay_seconds = 5.0
+    rig.calls.auto = True
+    rig.add("a", 1, flush=True)
+    await settle()
+
+    await rig.updater.close()
+    assert rig.sent() == [[("a", 1)]]

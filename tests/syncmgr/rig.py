@@ -116,6 +116,10 @@ class Coordinator:
         """Nobody calls it here."""
         raise AssertionError(CheckpointUpdate)
 
+    def checkpoint_delay_seconds(self) -> float:
+        """Never."""
+        return 0.0
+
     async def _call(self, kind: str, part: data_coord_pb2.ChannelBinlogs) -> data_coord_pb2.ChannelResult:
         future: asyncio.Future[data_coord_pb2.ChannelResult] = asyncio.get_running_loop().create_future()
         self.saves.append((kind, part, future))
