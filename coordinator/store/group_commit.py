@@ -96,6 +96,7 @@ class GroupCommit:
             self._queue, self._urgent, self._unread, pace=self._pace, settings=settings, statistics=statistics
         )
         self._busy_since = 0.0
+        self._crowded = False
         self._task = asyncio.get_running_loop().create_task(self._work(), name="group-commit")
 
     async def submit(self, call: WriteCall[T], deadline: float | None) -> T:
@@ -227,13 +228,13 @@ class GroupCommit:
         After a pause nobody waits, nor after a transaction of one call with no other at the door.
 
         Where transactions hold the loop, calls come in between them only: the wait does not end then where enough of them wait,
-        and is longer while others are refused or late. Those that are not let in grow old in front of the server, where nobody
-        refuses them, and then all is done for callers who are gone.
+        and is longer while others are refused or late, or still came when the last wait ended. Those that are not let in grow old
+        in front of the server, where nobody refuses them, and then all is done for callers who are gone.
 
         Args:
             took_seconds: by the last transaction. The wait is half of it and 20 ms at most: a call waits little longer for it than
-                without. Where calls are let in it is 20 ms, and while they are refused as long as the transaction, up to 250 ms:
-                half of the time at most goes into it.
+                without. Where calls are let in it is 20 ms, and while they are refused, or come without a pause, as long as the
+                transaction, up to 250 ms: half of the time at most goes into it.
         """
         loop = asyncio.get_running_loop()
         lets_in, seconds_max = self._let_in(took_seconds)
@@ -248,6 +249,7 @@ class GroupCommit:
             until = min(until, first.deadline - self._pace.usual_seconds)
         idle_since, idle_seconds_max = _idle_seconds(), max(_LET_IN_IDLE_SECONDS, _LET_IN_IDLE_SHARE * took_seconds)
         self._unread.held = self._holds_loop
+        self._crowded = False
         try:
             while not (self._urgent or self._closing or (self._unread.is_enough_read() and not self._holds_loop)):
                 self._knocked.clear()
@@ -256,6 +258,7 @@ class GroupCommit:
                         await self._knocked.wait()
                 except TimeoutError:
                     if loop.time() >= until:
+                        self._crowded = True
                         break
                     # A loop that was held up sees that time is over before it looks who came meanwhile, and as many turns of it as
                     # answers take bring a call from its socket here.
@@ -272,9 +275,11 @@ class GroupCommit:
         """Whether calls are let in, and for how long the next transaction waits at most."""
         busy = self._pace.is_busy(took_seconds)
         enough_wait = bool(self._unread) or self._unread.is_enough_read()
-        if not (self._holds_loop and (self._pace.is_late() or (busy and enough_wait))):
-            return False, min(took_seconds / 2, _GATHER_SECONDS_MAX)
-        return True, min(max(took_seconds, _LET_IN_SECONDS), _LET_IN_SECONDS_MAX) if busy else _LET_IN_SECONDS
+        if self._holds_loop and (self._pace.is_late() or (busy and enough_wait)):
+            return True, min(max(took_seconds, _LET_IN_SECONDS), _LET_IN_SECONDS_MAX) if busy else _LET_IN_SECONDS
+        if self._holds_loop and self._crowded:
+            return True, min(took_seconds, _LET_IN_SECONDS_MAX)
+        return False, min(took_seconds / 2, _GATHER_SECONDS_MAX)
 
     def _take_group(self) -> list[_Waiting]:
         """The next calls that share a transaction; those whose time is over are answered so, and left out."""

@@ -188,6 +188,33 @@ async def test_calls_are_let_in_between_transactions_that_hold_the_loop_while_ot
     await queue.queue.close()
 
 
+async def test_calls_are_let_in_for_longer_where_they_still_came_when_the_last_wait_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Many wait in front of the server then: nobody is refused before the first of them have waited there for too long."""
+    clock = Clock(monkeypatch)
+    queue = Queue(holds_loop=True, gap_ms=1.0)
+    step = 0.0009
+    answers = [await queue.hold(), queue.submit(Call("too"))]
+    waits = []
+    for number in range(3):
+        await clock.go(0.1)
+        queue.runner.gate.set()
+        before = len(queue.runner.groups)
+        waited = 0.0
+        while len(queue.runner.groups) == before:
+            queue.runner.gate.clear()
+            answers.append(queue.submit(Call(f"{number} after {waited}")))
+            await clock.go(step)
+            waited += step
+        waits.append(waited)
+    queue.runner.gate.set()
+    assert waits[1] == pytest.approx(0.02, abs=2 * step), "half of what the last one took, and 20 ms at most"
+    assert waits[2] == pytest.approx(0.1, abs=2 * step), "they still came: as long as that took"
+    await asyncio.gather(*answers)
+    await queue.queue.close()
+
+
 @pytest.mark.parametrize(("took_seconds", "idle_seconds_max"), [(0.001, 0.005), (0.1, 0.025)])
 async def test_letting_in_ends_where_the_loop_is_idle(
     took_seconds: float, idle_seconds_max: float, monkeypatch: pytest.MonkeyPatch
