@@ -1,16 +1,14 @@
 """What is left of the peak when three times as much is asked for, what the refusals say, and how much memory that takes.
 
-make bench NAME=overload [ARGS="--rounds 3 --work 0.5"]; 30 minutes at most.
+make bench NAME=overload [ARGS="--rounds 3 --work 0.6"]; 25 minutes at most.
 
-Each database is driven to its peak and beyond `--rounds` times with calls of each size; `--work` is a share of the 40 s of overload
-(3 s at least) and of the calls of a peak, `--scale` of the channels. Small calls are also sent by senders who come back at once
-after they were served, whatever the answer asks for, as the clients of others may.
+Each database is driven to its peak and beyond `--rounds` times with calls of each size; `--work` is a share of the 20 s of overload
+(3 s at least) and of the calls of a peak, `--scale` of the channels.
 """
 
 import asyncio
 import contextlib
 import itertools
-import random
 import statistics
 import time
 from collections import deque
@@ -34,8 +32,7 @@ from benchmarks.harness.servers import (
     scratch,
 )
 from benchmarks.harness.workload import Load
-from datacoord.failures import retry_delay_seconds, spread_seconds, status_of
-from datacoord.v1 import data_coord_pb2
+from datacoord.failures import retry_delay_seconds, status_of
 from datanode_client.calls import Backoff
 from datanode_client.client_config import RetryConfig
 
@@ -45,13 +42,14 @@ LANES, LANES_MIN = 32_768, 16_384
 PEAK_LANES = 24_576
 CONNECTIONS = 64
 FACTOR = 3
-OVERLOAD_SECONDS, SECONDS_MIN = 40.0, 3.0
+OVERLOAD_SECONDS, SECONDS_MIN = 20.0, 3.0
 PATIENCE_SECONDS = 5.0
 _MEMORY_SECONDS = 0.05
 _LOG_IDS_EACH = 1 << 40
 _PEAK_CALLS_MIN = 4
 _TIME_IS_OVER = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 """The second where the server was the quicker one to notice."""
+_OFFERED_MIN = 1.5
 
 
 @dataclass(frozen=True)
@@ -70,9 +68,6 @@ class Size:
 SIZES = (Size(32, (16, 64)), Size(256, (6, 12)))
 """A small datanode's, and one's that is behind: what waits to be saved shares its next call."""
 
-_KINDS = ((SIZES[0], True), (SIZES[0], False), (SIZES[1], True))
-"""Of senders: how large their calls are, and whether they heed what answers ask for."""
-
 _HOW = (("", "false"), (WITH_GRPC_PROCESS, "true"))
 """Calls are accepted by the coordinator itself, or by a process of their own: endings of names, and the setting."""
 
@@ -86,13 +81,11 @@ def method(seconds: float) -> str:
         f"The peak: the better of {_PEAKS} callers, each the mean of a run right before and one right after the overload, "
         "because this machine's speed changes from second to second; they do the next calls of all senders in turn, "
         f"because a few lanes that are written over and over cost a database less than many. The overload: for {seconds:g}"
-        f" s calls are wanted at {FACTOR} times the rate of the peak before it, and begin where a sender is free. One whose "
-        "call was done is free again when the answer says (at once where it says nothing); those of the lines “not heeded” "
-        "at once, whatever it says. A call that is refused "
+        f" s calls begin at {FACTOR} times the rate of the peak before it, where a sender is free. A call that is refused "
         "comes back when a datanode would (not before the time that the refusal says), and is given up if that is later "
         f"than {PATIENCE_SECONDS:g} s after it began, or than the load lasts; its sender begins the next one not before "
-        "that time either. What is left of that time is the deadline of each attempt. Begun: calls that really began, "
-        "to the peak: as senders wait for as long as they are asked to, fewer of them are free. Goodput: those that were done "
+        "that time either. What is left of that time is the deadline of each attempt. Offered: calls that really began, "
+        "to the peak: as senders wait for as long as refusals say, fewer of them are free. Goodput: those that were done "
         "while the load lasted. Memory: the largest resident size of the coordinator in all rounds, looked at every "
         f"{_MEMORY_SECONDS * 1000:.0f} ms."
     )
@@ -109,7 +102,6 @@ class Overload:
         done: how many those are.
         done_in_time: how many of them before the load ended.
         retry_delays: that refusals asked for, in seconds.
-        paces: what answers to calls that were done asked for, in seconds.
         given_up: calls that ended without having been done.
     """
 
@@ -119,7 +111,6 @@ class Overload:
     done: int = 0
     done_in_time: int = 0
     retry_delays: list[float] = field(default_factory=list)
-    paces: list[float] = field(default_factory=list)
     given_up: int = 0
 
 
@@ -130,14 +121,12 @@ class Target:
     Attributes:
         name: of its database and the size.
         size: of its calls.
-        heeds: senders come again when the answer to a call that was done says so, as datanodes do.
         process: the coordinator.
         client: of it.
         load: of all senders.
         senders: how many.
         peak_lanes: of a peak, all callers together.
         seconds: of an overload.
-        rng: of the senders.
         bodies: calls of each sender, in the order in which they must be done; the first stays until it is.
         turns: senders, round and round: whose call a peak takes next.
         resident_at_peak: bytes.
@@ -148,14 +137,12 @@ class Target:
 
     name: str
     size: Size
-    heeds: bool
     process: CoordinatorProcess
     client: RawClient
     load: Load
     senders: int
     peak_lanes: int
     seconds: float
-    rng: random.Random = field(default_factory=lambda: random.Random(0))
     bodies: dict[int, deque[bytes]] = field(default_factory=dict)
     turns: Iterator[int] = field(init=False)
     resident_at_peak: int = 0
@@ -246,7 +233,7 @@ class Target:
         wait_seconds = 0.0
         while (left := give_up - time.perf_counter()) > 0:
             try:
-                reply = await self.client.call(mine[0], left)
+                run.replies.append(await self.client.call(mine[0], left))
             except grpc.aio.AioRpcError as error:
                 if error.code() in _TIME_IS_OVER:
                     break
@@ -262,24 +249,14 @@ class Target:
             else:
                 run.done += 1
                 run.done_in_time += time.perf_counter() <= ending
-                run.replies.append(reply)
                 backoff.reset()
                 mine.popleft()
-                await self._pace(reply, ending, run)
                 idle.append(sender)
                 return
         # Perhaps it was done: the sender's next call is the same one, and then nothing is left to do.
         run.given_up += 1
         await asyncio.sleep(min(wait_seconds, max(0.0, ending - time.perf_counter())))
         idle.append(sender)
-
-    async def _pace(self, reply: bytes, ending: float, run: Overload) -> None:
-        """Waits as a datanode would after an answer."""
-        asked = data_coord_pb2.SaveBinlogPathsResponse.FromString(reply).next_call_delay_ms / 1000
-        if asked:
-            run.paces.append(asked)
-            if self.heeds:
-                await asyncio.sleep(min(spread_seconds(asked, self.rng), max(0.0, ending - time.perf_counter())))
 
 
 @contextlib.asynccontextmanager
@@ -313,15 +290,13 @@ async def measure(options: Options) -> Report:
             process = stack.enter_context(coordinator_on(database, where, postgres, grpc_process=apart, **settings))
             client = RawClient([process.address] * CONNECTIONS, workload.SAVE_BINLOG_PATHS)
             stack.push_async_callback(client.close)
-            kinds = [(size, heeds) for size, heeds in _KINDS if heeds or not ending]
-            lanes = workload.claimed_lanes(process.address, lanes_each * len(kinds))
-            for number, (size, heeds) in enumerate(kinds):
+            lanes = workload.claimed_lanes(process.address, lanes_each * len(SIZES))
+            for number, size in enumerate(SIZES):
                 senders = lanes_each // size.lanes
                 mine = lanes[number * lanes_each : (number + 1) * lanes_each]
                 load = Load(mine, callers=senders, per_call=size.lanes, first_log_id=number * _LOG_IDS_EACH)
-                name = f"{database}{ending}, {size.lanes} per call{'' if heeds else ', not heeded'}"
-                peak_lanes = options.calls(PEAK_LANES)
-                targets.append(Target(name, size, heeds, process, client, load, senders, peak_lanes, seconds))
+                name = f"{database}{ending}, {size.lanes} per call"
+                targets.append(Target(name, size, process, client, load, senders, options.calls(PEAK_LANES), seconds))
         await interleave([Side(target.name, target.run) for target in targets], options.rounds)
     report = Report("overload", method(seconds), _COLUMNS, versions={"postgresql": postgres.version})
     for target in targets:
@@ -331,14 +306,12 @@ async def measure(options: Options) -> Report:
 
 _COLUMNS = (
     "database, lanes",
-    "begun × peak",
+    "offered × peak",
     "goodput × peak",
     "calls done",
     "given up",
     "refusals",
     "retry delay ms, median (largest)",
-    "told when",
-    "after ms, median (largest)",
     "MiB at peak",
     "MiB at overload",
 )
@@ -347,34 +320,28 @@ _COLUMNS = (
 def _add(report: Report, target: Target) -> None:
     """A row and a bar; the first run is that which warms up."""
     runs = target.overloads[1:]
-    begun, goodput = target.to_peak(lambda run: run.begun), target.to_peak(lambda run: run.done_in_time)
+    offered, goodput = target.to_peak(lambda run: run.begun), target.to_peak(lambda run: run.done_in_time)
     delays_ms = [delay * 1000 for run in runs for delay in run.retry_delays]
-    paces_ms = [pace * 1000 for run in runs for pace in run.paces]
+    asked = f"{statistics.median(delays_ms):,.0f} ({max(delays_ms):,.0f})" if delays_ms else "none"
     done, given_up = sum(run.done for run in runs), sum(run.given_up for run in runs)
-    counts = [
-        f"{done:,}",
-        f"{given_up:,}",
-        f"{len(delays_ms):,}",
-        _asked(delays_ms),
-        f"{len(paces_ms):,}",
-        _asked(paces_ms),
-    ]
+    counts = [f"{count:,}" for count in (done, given_up, len(delays_ms))]
     memory = [f"{size / 2**20:,.0f}" for size in (target.resident_at_peak, target.resident_at_overload)]
-    report.rows.append([target.name, begun.shown(), goodput.shown(), *counts, *memory])
+    report.rows.append([target.name, offered.shown(), goodput.shown(), *counts, asked, *memory])
     report.figures[target.name] = {
-        "begun_to_peak": begun.as_json(),
+        "offered_to_peak": offered.as_json(),
         "goodput_to_peak": goodput.as_json(),
         "calls_done": done,
         "given_up": given_up,
         "refusals": len(delays_ms),
         "retry_delay_ms": Spread(delays_ms).as_json() if delays_ms else None,
-        "paced": len(paces_ms),
-        "next_call_delay_ms": Spread(paces_ms).as_json() if paces_ms else None,
         "resident_bytes_at_peak": target.resident_at_peak,
         "resident_bytes_at_overload": target.resident_at_overload,
     }
-    if target.heeds:
-        report.bars.append(Bar(f"{target.name}, goodput to peak", goodput.median, 0.9, 1.0))
+    report.bars.append(Bar(f"{target.name}, goodput to peak", goodput.median, 0.9, 1.0))
+    if offered.median < _OFFERED_MIN:
+        report.remarks.append(
+            f"{target.name} was offered {offered.median:.1f} times its peak only: too few senders are free."
+        )
     if not delays_ms:
         why = (
             "they waited in front of its queue, not in it"
@@ -382,10 +349,6 @@ def _add(report: Report, target: Target) -> None:
             else "it was not overloaded, and this run says nothing"
         )
         report.remarks.append(f"{target.name} refused no call: {why}.")
-
-
-def _asked(delays_ms: list[float]) -> str:
-    return f"{statistics.median(delays_ms):,.0f} ({max(delays_ms):,.0f})" if delays_ms else "none"
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from datacoord.errors import BatchTooLargeError, CoordinatorUnreachableError, DatacoordError, InternalError
-from datacoord.failures import spread_seconds
 from datanode_client.calls import Backoff, CallFailedError, log_failure
 from datanode_client.client_config import RetryConfig
 
@@ -35,19 +34,6 @@ class BatchLimits:
     calls_in_flight_max: int
 
 
-@dataclass(frozen=True, slots=True)
-class Answered(Generic[R]):
-    """What a call was answered.
-
-    Attributes:
-        results: one per item, in order.
-        next_call_delay_seconds: how long the coordinator asks to wait with the next call.
-    """
-
-    results: Sequence[R]
-    next_call_delay_seconds: float = 0.0
-
-
 @dataclass(slots=True, eq=False)
 class _Pending(Generic[T, R]):
     item: T
@@ -61,7 +47,7 @@ class CallBatcher(Generic[T, R]):
 
     Args:
         method: name of the call, for logs and errors.
-        send: makes one call with these items; raises CallFailedError.
+        send: makes one call with these items and returns one result each, in order; raises CallFailedError.
         channel_of: the channel of an item. A channel is at most once in a call.
         weigh: the weights of an item, in the order of `limits.weight_max`.
         limits: bounds.
@@ -73,7 +59,7 @@ class CallBatcher(Generic[T, R]):
         self,
         *,
         method: str,
-        send: Callable[[Sequence[T]], Awaitable[Answered[R]]],
+        send: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
         channel_of: Callable[[T], str],
         weigh: Callable[[T], tuple[int, ...]],
         limits: BatchLimits,
@@ -86,12 +72,11 @@ class CallBatcher(Generic[T, R]):
         self._weigh = weigh
         self._limits = limits
         self._retry = retry
-        self._rng = rng or random.Random()  # noqa: S311  # jitter, not a secret
+        self._rng = rng
         self._queue: deque[_Pending[T, R]] = deque()
         self._wake = asyncio.Event()
         self._workers: list[asyncio.Task[None]] = []
         self._closed = False
-        self._wait_until = 0.0
 
     async def submit(self, item: T) -> R:
         """Sends an item and waits for its answer, however long it takes. Cancelling gives up waiting, not what is under way.
@@ -140,11 +125,6 @@ class CallBatcher(Generic[T, R]):
         while True:
             await self._wake.wait()
             await asyncio.sleep(self._limits.linger_seconds)
-            left_seconds = self._wait_until - asyncio.get_running_loop().time()
-            if left_seconds > 0:
-                # What comes meanwhile shares the next call; and another call's answer may say to wait for longer.
-                await asyncio.sleep(left_seconds)
-                continue
             batch = self._take()
             if not batch:
                 continue
@@ -195,7 +175,7 @@ class CallBatcher(Generic[T, R]):
             CallFailedError: repeating what is not answered can help.
         """
         try:
-            answered = await self._send([pending.item for pending in batch])
+            results = await self._send([pending.item for pending in batch])
         except CallFailedError as failure:
             if failure.again:
                 raise
@@ -206,9 +186,6 @@ class CallBatcher(Generic[T, R]):
             await self._answer(batch[:middle])
             await self._answer(batch[middle:])
             return
-        results = answered.results
-        wait_seconds = spread_seconds(answered.next_call_delay_seconds, self._rng)
-        self._wait_until = max(self._wait_until, asyncio.get_running_loop().time() + wait_seconds)
         if len(results) != len(batch):
             error = InternalError(
                 f"{self._method} answered {len(results)} results for {len(batch)} items; "

@@ -24,7 +24,7 @@ from datacoord.errors import (
 from datacoord.failures import spread_seconds
 from datacoord.positions import Position
 from datacoord.v1 import collection_pb2, common_pb2, data_coord_pb2
-from datanode_client.batching import Answered, BatchLimits, CallBatcher
+from datanode_client.batching import BatchLimits, CallBatcher
 from datanode_client.calls import Backoff, CallFailedError, log_failure, until_known
 from datanode_client.client_config import BrokerConfig
 from datanode_client.connection import Connection
@@ -104,7 +104,6 @@ class Broker:
         except CallFailedError as failure:
             self._wait_with_checkpoints(failure.delay_seconds or 0.0)
             raise failure.error from failure
-        self._wait_with_checkpoints(response.next_call_delay_ms / 1000)
         return _checkpoint_answers(updates, response)
 
     def checkpoint_delay_seconds(self) -> float:
@@ -293,26 +292,26 @@ class Broker:
 
     async def _send_saves(
         self, parts: Sequence[data_coord_pb2.ChannelBinlogs]
-    ) -> Answered[data_coord_pb2.ChannelResult]:
+    ) -> Sequence[data_coord_pb2.ChannelResult]:
         request = data_coord_pb2.SaveBinlogPathsRequest(channels=parts)
         response: data_coord_pb2.SaveBinlogPathsResponse = await self._attempt("SaveBinlogPaths", request)
-        return Answered(response.results, response.next_call_delay_ms / 1000)
+        return response.results
 
     async def _send_releases(
         self, releases: Sequence[data_coord_pb2.ChannelRelease]
-    ) -> Answered[data_coord_pb2.ChannelResult]:
+    ) -> Sequence[data_coord_pb2.ChannelResult]:
         request = data_coord_pb2.ReleaseChannelsRequest(channels=releases)
         response: data_coord_pb2.ReleaseChannelsResponse = await self._attempt("ReleaseChannels", request)
-        return Answered(response.results)
+        return response.results
 
-    async def _send_recoveries(self, channel_names: Sequence[str]) -> Answered[data_coord_pb2.ChannelRecoveryInfo]:
+    async def _send_recoveries(self, channel_names: Sequence[str]) -> Sequence[data_coord_pb2.ChannelRecoveryInfo]:
         infos: list[data_coord_pb2.ChannelRecoveryInfo] = []
         request = data_coord_pb2.GetRecoveryInfoRequest(channel_names=channel_names, page_size=len(channel_names))
         while True:
             page: data_coord_pb2.GetRecoveryInfoResponse = await self._attempt("GetRecoveryInfo", request)
             infos.extend(page.channels)
             if not page.next_page_token:
-                return Answered(infos)
+                return infos
             request.page_token = page.next_page_token
 
     async def _attempt(self, method: str, request: Message, timeout_seconds: float = 0.0) -> Any:

@@ -70,7 +70,7 @@ class CoordinatorPort(Protocol):
         ...
 
     def checkpoint_delay_seconds(self) -> float:
-        """How long the coordinator wants to be left alone with such calls, which it says when it has more to do than it can."""
+        """How long the coordinator wants to be left alone with such calls, as its last refusals said."""
         ...
 
     async def drop_partition(self, collection_name: str, partition_id: int) -> None:

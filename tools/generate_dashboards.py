@@ -222,11 +222,10 @@ DASHBOARDS = (
                 {"calls": "sum(datacoord_write_queue_calls)", "items": "sum(datacoord_write_queue_items)"},
             ),
             Panel(
-                "Writes sent back, or told when to come again",
+                "Writes sent back",
                 {
                     "queue full": "sum(rate(datacoord_write_rejected_calls_total[$__rate_interval]))",
                     "expired": "sum(rate(datacoord_write_expired_calls_total[$__rate_interval]))",
-                    "told when": "sum(rate(datacoord_write_paced_calls_total[$__rate_interval]))",
                 },
                 unit="ops",
             ),

@@ -159,8 +159,7 @@ class DataCoordServicer:
         answered = await self._store.save_binlog_paths(saves, caller=call.caller, deadline=call.deadline)
         self._count(call, answered)
         return data_coord_pb2.SaveBinlogPathsResponse(
-            results=[answers.channel_result(name, answer) for name, answer in zip(names, answered, strict=True)],
-            next_call_delay_ms=self._store.promise_next_call(answered),
+            results=[answers.channel_result(name, answer) for name, answer in zip(names, answered, strict=True)]
         )
 
     async def UpdateChannelCheckpoint(  # noqa: N802
@@ -172,9 +171,7 @@ class DataCoordServicer:
         self._count(call, answered)
         outcomes: list[Any] = [answer.outcome or 0 for answer in answered]
         return data_coord_pb2.UpdateChannelCheckpointResponse(
-            outcomes=outcomes,
-            details=answers.checkpoint_details(answered),
-            next_call_delay_ms=self._store.promise_next_call(answered),
+            outcomes=outcomes, details=answers.checkpoint_details(answered)
         )
 
     async def DropVirtualChannel(  # noqa: N802

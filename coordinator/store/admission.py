@@ -102,21 +102,6 @@ class Admission:
         self._statistics.expired_calls += 1
         return DeadlineExpiredError("the call's time was over before it could be written; nothing was done, repeat it")
 
-    def promise_next_call(self, items: int) -> int:
-        """Keeps room for the next call of a caller who was served, behind that of others; where none is kept for others, none.
-
-        Args:
-            items: of the call that was done; the next one is taken for as large.
-
-        Returns:
-            the milliseconds after which the room is there; 0 = there is no need to wait.
-        """
-        delay_seconds = self._pace.seconds_until_next(self._statistics.queued_items, items)
-        if not delay_seconds:
-            return 0
-        self._statistics.paced_calls += 1
-        return _delay_ms(delay_seconds)
-
     def count(self, call: WriteCall[Any], sign: int) -> None:
         """Notes that a call begins to wait (1) or does so no more (-1)."""
         self._statistics.queued_calls += sign
@@ -160,10 +145,6 @@ class Admission:
     def _refuse(self, queued: int, delay_seconds: float, why: str) -> None:
         self._statistics.rejected_calls += 1
         self._pace.note_refusal()
-        delay_ms = _delay_ms(delay_seconds)
+        delay_ms = int(1000 * min(max(delay_seconds, RETRY_DELAY_SECONDS_MIN), RETRY_DELAY_SECONDS_MAX))
         message = f"{queued} items wait to be written, {why}; repeat the call in {delay_ms} ms"
         raise OverloadedError(message, retry_delay_ms=delay_ms, queued_items=queued)
-
-
-def _delay_ms(delay_seconds: float) -> int:
-    return int(1000 * min(max(delay_seconds, RETRY_DELAY_SECONDS_MIN), RETRY_DELAY_SECONDS_MAX))

@@ -66,7 +66,6 @@ class StoreStatistics:
         queued_calls: calls waiting now.
         queued_bytes: bytes of them, about.
         rejected_calls: calls refused with OVERLOADED.
-        paced_calls: calls that were done and whose callers were told when to come again.
         expired_calls: calls dropped because their deadline was over.
         unknown_outcomes: transactions whose outcome is not known.
         invariant_violations: writes that a guard in SQL stopped although core allowed them; must stay 0.
@@ -79,7 +78,6 @@ class StoreStatistics:
     queued_calls: int = 0
     queued_bytes: int = 0
     rejected_calls: int = 0
-    paced_calls: int = 0
     expired_calls: int = 0
     unknown_outcomes: int = 0
     invariant_violations: int = 0

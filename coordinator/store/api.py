@@ -187,15 +187,6 @@ class Store(Operations):
         """
         self._queue.refuse_unread(deadline)
 
-    def promise_next_call(self, answered: Sequence[WriteAnswer]) -> int:
-        """Keeps room for the next save or checkpoint of a caller who was answered, unless there is enough, or all was refused.
-
-        Returns:
-            the milliseconds after which the room is there; 0 = there is no need to wait.
-        """
-        items = sum(max(1, len(answer.lanes)) for answer in answered if answer.refusal is None)
-        return self._queue.promise_next_call(items) if items else 0
-
     def admit(self, deadline: float, size_bytes: int) -> Awaitable[None] | None:
         """Refuses a write before anything is done for it, where the queue has no room or the write would come too late.
 

@@ -91,7 +91,7 @@ class GroupCommit:
         self._knocked = asyncio.Event()
         self._knocks = 0
         self._closing = False
-        self._pace = Pace(wanted_items=min(settings.group_items_max, max(1, settings.queue_items_max // 2)))
+        self._pace = Pace()
         self._admission = Admission(
             self._queue, self._urgent, self._unread, pace=self._pace, settings=settings, statistics=statistics
         )
@@ -159,10 +159,6 @@ class GroupCommit:
         items, size_bytes = self._admission.admit_by_estimate(deadline, size_bytes)
         return None if self._unread.may_be_read() else self._wait_unread(deadline, items, size_bytes)
 
-    def promise_next_call(self, items: int) -> int:
-        """Keeps room for the next call of a caller who was served, if room is kept for others; see `Admission`."""
-        return self._admission.promise_next_call(items)
-
     async def _wait_unread(self, deadline: float, items: int, size_bytes: int) -> None:
         try:
             await self._unread.wait(deadline, items, size_bytes)
@@ -196,9 +192,7 @@ class GroupCommit:
                 if self._closing:
                     return
                 self._arrived.clear()
-                idle_since = _idle_seconds()
                 await self._arrived.wait()
-                self._pace.note_idle(_idle_seconds() - idle_since)
                 self._busy_since = time.perf_counter()
             if (calls_before > 1 or self._knocks > knocks_before + 1) and loop.time() < ended + _PAUSE_SECONDS:
                 await self._gather(took_seconds)

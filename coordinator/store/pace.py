@@ -13,13 +13,6 @@ MARGIN_SECONDS_MIN, TOO_LATE_SECONDS = 0.1, 60.0
 """At least so much for so long after somebody's time was over. With less, half of what is done under overload is done for nobody:
 where calls wait in front of the server they all come with little time left, and those that are taken are late."""
 
-UNPROMISED_PER_IDLE_SECOND = 10.0
-"""Seconds of promised room that are forgotten for each second in which nobody came for it: those who were told a time may be gone.
-Those who wait are not called back by it; those who come next are told less."""
-OVERBOOKED_SHARE = 0.1
-"""So much more, or less, room is promised as fewer, or more, come together than are wanted in a transaction. Without it callers who
-were told to come one by one meet in small transactions, which are slow for what they do, and a coordinator settles for that."""
-
 BUSY_SECONDS = 1.0
 """Who was refused or late so short a while ago is not the last: others are not at the door yet, but in front of the server."""
 
@@ -27,21 +20,15 @@ BUSY_SECONDS = 1.0
 class Pace:
     """Estimates, moving averages all of them. Belongs to the event loop.
 
-    Args:
-        wanted_items: of a transaction: more bring hardly anything.
-
     Attributes:
         items_per_second: that are done while calls wait.
-        usual_items: of a transaction.
         usual_seconds: of a transaction.
         usual_cycle_seconds: from the end of one transaction, or the first call that waits, to the end of the next, with all that is
             done in between.
     """
 
-    def __init__(self, wanted_items: int) -> None:
-        self._wanted_items = wanted_items
+    def __init__(self) -> None:
         self.items_per_second = RATE_START_PER_SECOND
-        self.usual_items = 0.0
         self.usual_seconds = 0.0
         self.usual_cycle_seconds = 0.0
         self._promised_until = 0.0
@@ -57,7 +44,6 @@ class Pace:
             busy_seconds: since the one before it ended, or since calls began to wait.
             one_of_many: of many calls, or others wait. What a call alone takes says how long a COMMIT is, not how much can be done.
         """
-        self.usual_items += RATE_WEIGHT * (items - self.usual_items)
         self.usual_seconds += RATE_WEIGHT * (seconds - self.usual_seconds)
         self.usual_cycle_seconds += RATE_WEIGHT * (busy_seconds - self.usual_cycle_seconds)
         if one_of_many:
@@ -92,26 +78,8 @@ class Pace:
             return max(margin_seconds, MARGIN_SECONDS_MIN)
         return min(margin_seconds, MARGIN_SHARE * left_seconds)
 
-    def note_idle(self, seconds: float) -> None:
-        """Notes that nobody came for so long, or that somebody else had the processor."""
-        self._promised_until -= UNPROMISED_PER_IDLE_SECOND * seconds
-
-    def seconds_until_next(self, queued_items: int, items: int) -> float:
-        """When somebody who was served should come again; 0 = when he likes, as room is promised to nobody.
-
-        Else he comes back at once, takes the room that is promised to somebody who was refused, or is refused himself: as much is
-        refused as is done, and whoever was served first is served most.
-
-        Args:
-            queued_items: that wait.
-            items: of his next call, about.
-        """
-        if self._promised_until <= asyncio.get_running_loop().time():
-            return 0.0
-        return self.seconds_until_room(queued_items, items)
-
     def seconds_until_room(self, queued_items: int, items: int) -> float:
-        """When there will be room: once the queue is half empty, and after those who were told so before. It is kept from now on.
+        """When there will be room: once the queue is half empty, and after those who were told so before.
 
         All of them sent back at the same moment would find the queue full again, and cost more than they bring.
 
@@ -121,7 +89,5 @@ class Pace:
         """
         now = asyncio.get_running_loop().time()
         room_at = max(now + queued_items / 2 / self.items_per_second, self._promised_until)
-        fewer = 1 - (self.usual_items + queued_items) / self._wanted_items
-        promised_per_second = self.items_per_second * (1 + OVERBOOKED_SHARE * max(-1.0, min(fewer, 1.0)))
-        self._promised_until = min(room_at + items / promised_per_second, now + RETRY_DELAY_SECONDS_MAX)
+        self._promised_until = min(room_at + items / self.items_per_second, now + RETRY_DELAY_SECONDS_MAX)
         return room_at - now

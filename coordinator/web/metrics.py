@@ -207,12 +207,6 @@ class Metrics:
             "Writes refused with OVERLOADED: the queue was full, or their time would have been over.",
             "It grows: add datanodes more slowly, batch more, or use a faster disk.",
         )
-        self.paced_calls = self._counter(
-            "write_paced_calls_total",
-            (),
-            "Writes that were done and whose callers were told when to come again: room was promised to others.",
-            "It grows for minutes: there is more to write than is possible here; datanodes write larger batches, later.",
-        )
         self.expired_calls = self._counter(
             "write_expired_calls_total",
             (),
@@ -234,7 +228,6 @@ class Metrics:
             (self.group_commit_fast_items, "fast_items"),
             (self.commit_seconds, "commit_seconds"),
             (self.rejected_calls, "rejected_calls"),
-            (self.paced_calls, "paced_calls"),
             (self.expired_calls, "expired_calls"),
             (self.invariant_violations.labels(SQL_GUARD), "invariant_violations"),
         ):

@@ -343,12 +343,10 @@ class LaneBinlogs(_message.Message):
     def __init__(self, partition_id: _Optional[int] = ..., timestamp_from: _Optional[int] = ..., timestamp_to: _Optional[int] = ..., insert_logs: _Optional[_Iterable[_Union[_common_pb2.FieldBinlog, _Mapping]]] = ..., delta_logs: _Optional[_Iterable[_Union[_common_pb2.FieldBinlog, _Mapping]]] = ..., stats_logs: _Optional[_Iterable[_Union[_common_pb2.FieldBinlog, _Mapping]]] = ..., seal: _Optional[bool] = ...) -> None: ...
 
 class SaveBinlogPathsResponse(_message.Message):
-    __slots__ = ("results", "next_call_delay_ms")
+    __slots__ = ("results",)
     RESULTS_FIELD_NUMBER: _ClassVar[int]
-    NEXT_CALL_DELAY_MS_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[ChannelResult]
-    next_call_delay_ms: int
-    def __init__(self, results: _Optional[_Iterable[_Union[ChannelResult, _Mapping]]] = ..., next_call_delay_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, results: _Optional[_Iterable[_Union[ChannelResult, _Mapping]]] = ...) -> None: ...
 
 class ChannelResult(_message.Message):
     __slots__ = ("channel_name", "outcome", "lanes", "error", "current")
@@ -405,14 +403,12 @@ class ChannelCheckpoint(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., position: _Optional[_Union[_common_pb2.MsgPosition, _Mapping]] = ...) -> None: ...
 
 class UpdateChannelCheckpointResponse(_message.Message):
-    __slots__ = ("outcomes", "details", "next_call_delay_ms")
+    __slots__ = ("outcomes", "details")
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     DETAILS_FIELD_NUMBER: _ClassVar[int]
-    NEXT_CALL_DELAY_MS_FIELD_NUMBER: _ClassVar[int]
     outcomes: _containers.RepeatedScalarFieldContainer[_common_pb2.Outcome]
     details: _containers.RepeatedCompositeFieldContainer[CheckpointDetail]
-    next_call_delay_ms: int
-    def __init__(self, outcomes: _Optional[_Iterable[_Union[_common_pb2.Outcome, str]]] = ..., details: _Optional[_Iterable[_Union[CheckpointDetail, _Mapping]]] = ..., next_call_delay_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[_common_pb2.Outcome, str]]] = ..., details: _Optional[_Iterable[_Union[CheckpointDetail, _Mapping]]] = ...) -> None: ...
 
 class CheckpointDetail(_message.Message):
     __slots__ = ("index", "error", "current")

@@ -5,7 +5,6 @@ doubles or reorders something is found out. Faults are queued per method: each c
 """
 
 import asyncio
-import time
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
@@ -97,8 +96,6 @@ class ContractServer(data_coord_pb2_grpc.DataCoordServiceServicer, admin_pb2_grp
         self.heartbeat_interval_ms = heartbeat_interval_ms
         self.recovery_page = 1000
         self.poisoned: set[str] = set()
-        self.next_call_delay_ms = 0
-        self.times: dict[str, list[float]] = defaultdict(list)
         self._epoch = 1
         self._port = 0
         self._server: grpc.aio.Server | None = None
@@ -179,7 +176,6 @@ class ContractServer(data_coord_pb2_grpc.DataCoordServiceServicer, admin_pb2_grp
 
     async def _serve(self, method: str, request: Message, context: Any, answer: Any) -> Any:
         self.calls[method].append(request)
-        self.times[method].append(time.monotonic())
         self.callers.update(str(value) for key, value in context.invocation_metadata() if key == "datacoord-client")
         fault = self.faults[method].popleft() if self.faults[method] else Fault()
         if fault.hang is not None:
@@ -284,9 +280,7 @@ class ContractServer(data_coord_pb2_grpc.DataCoordServiceServicer, admin_pb2_grp
                     raise InvalidFieldError("a field is malformed", channel_name=part.channel_name)
             names = [part.channel_name for part in request.channels]
             assert len(names) == len(set(names))
-            return data_coord_pb2.SaveBinlogPathsResponse(
-                results=[self._save(part) for part in request.channels], next_call_delay_ms=self.next_call_delay_ms
-            )
+            return data_coord_pb2.SaveBinlogPathsResponse(results=[self._save(part) for part in request.channels])
 
         return await self._serve("SaveBinlogPaths", request, context, answer)
 
@@ -317,7 +311,7 @@ class ContractServer(data_coord_pb2_grpc.DataCoordServiceServicer, admin_pb2_grp
 
     async def UpdateChannelCheckpoint(self, request: Any, context: Any) -> Any:
         def answer() -> Any:
-            response = data_coord_pb2.UpdateChannelCheckpointResponse(next_call_delay_ms=self.next_call_delay_ms)
+            response = data_coord_pb2.UpdateChannelCheckpointResponse()
             for index, entry in enumerate(request.channel_checkpoints):
                 outcome, error, channel = common_pb2.OUTCOME_APPLIED, None, None
                 try:

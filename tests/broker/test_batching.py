@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datacoord.errors import CoordinatorUnreachableError, DatacoordError, InternalError, InvalidFieldError
-from datanode_client.batching import Answered, BatchLimits, CallBatcher
+from datanode_client.batching import BatchLimits, CallBatcher
 from datanode_client.calls import CallFailedError
 from datanode_client.client_config import RetryConfig
 
@@ -31,7 +31,7 @@ class Peer:
         self.applied: Counter[Item] = Counter()
         self.calls: list[list[Item]] = []
 
-    async def send(self, items: Sequence[Item]) -> Answered[str]:
+    async def send(self, items: Sequence[Item]) -> list[str]:
         self.calls.append(list(items))
         await asyncio.sleep(0)
         fate = next(self._plan, ".")
@@ -43,7 +43,7 @@ class Peer:
             self.applied[item] = 1
         if fate == "a":
             raise again
-        return Answered([f"{channel}:{weight}" for channel, weight in items])
+        return [f"{channel}:{weight}" for channel, weight in items]
 
 
 def batcher(peer: Peer, seed: int = 0) -> CallBatcher[Item, str]:
@@ -107,8 +107,8 @@ async def test_items_that_wait_longest_go_first() -> None:
 async def test_an_answer_of_the_wrong_length_is_an_error_of_everybody_in_the_call() -> None:
     """Results are matched by place: with one missing, every one of them may belong to another channel."""
 
-    async def one_short(items: Sequence[Item]) -> Answered[str]:
-        return Answered(["?"] * (len(items) - 1))
+    async def one_short(items: Sequence[Item]) -> list[str]:
+        return ["?"] * (len(items) - 1)
 
     peer = Peer("", frozenset())
     peer.send = one_short  # type: ignore[method-assign]
@@ -123,7 +123,7 @@ async def test_an_answer_of_the_wrong_length_is_an_error_of_everybody_in_the_cal
 async def test_a_bug_in_sending_reaches_those_who_wait() -> None:
     """A sender that died silently would leave every later item waiting in a queue nobody empties."""
 
-    async def broken(items: Sequence[Item]) -> Answered[str]:
+    async def broken(items: Sequence[Item]) -> list[str]:
         raise ZeroDivisionError
 
     peer = Peer("", frozenset())

@@ -14,7 +14,6 @@ from datacoord.client import CoordinatorClient, error_of
 from datacoord.errors import OverloadedError
 from datacoord.failpoints import ENVIRONMENT_VARIABLE
 from datacoord.failures import retry_delay_seconds, status_of
-from datacoord.positions import Position
 from datacoord.transport import client_options
 from datacoord.v1 import common_pb2, data_coord_pb2, data_coord_pb2_grpc
 from server.running_coordinator import CoordinatorThread, claim, definition, running, save_part
@@ -44,20 +43,6 @@ class HeldCommit:
         return self._pool.submit(
             lambda: self._stub.SaveBinlogPaths(request, timeout=timeout_seconds).results[0].outcome
         )
-
-    def save_whole(self, number: int) -> "futures.Future[data_coord_pb2.SaveBinlogPathsResponse]":
-        """The same; the whole answer."""
-        request = data_coord_pb2.SaveBinlogPathsRequest(channels=[save_part(self.infos[number], 0, 5, number + 1)])
-        return self._pool.submit(lambda: self._stub.SaveBinlogPaths(request, timeout=20))
-
-    def move_checkpoint(self, number: int) -> "futures.Future[data_coord_pb2.UpdateChannelCheckpointResponse]":
-        """Moves the checkpoint of a channel, once, in the background."""
-        info = self.infos[number]
-        entry = data_coord_pb2.ChannelCheckpoint(
-            epoch=info.epoch, position=Position(3, b"3").to_proto(info.channel_name)
-        )
-        request = data_coord_pb2.UpdateChannelCheckpointRequest(channel_checkpoints=[entry])
-        return self._pool.submit(lambda: self._stub.UpdateChannelCheckpoint(request, timeout=20))
 
     def malformed(self) -> "futures.Future[bytes]":
         """Sends a save that is no message at all."""
@@ -99,10 +84,6 @@ class HeldCommit:
     def saving(self) -> float:
         """Saves that somebody waits for."""
         return self._value("datacoord_rpc_in_flight", method="SaveBinlogPaths")
-
-    def believe_slow(self) -> None:
-        """The coordinator believes that it does an item in ten seconds."""
-        self.thread.coordinator._store._queue._pace.items_per_second = 0.1
 
     def _rounds(self, job: Job) -> float:
         return sum(self._value("datacoord_job_runs_total", job=job, result=result) for result in ("ok", "failed"))
@@ -151,26 +132,6 @@ def test_a_full_queue_refuses_with_a_time_to_come_back(held: HeldCommit) -> None
     assert [future.result(20) for future in (committing, *waiting)] == [APPLIED] * 3
     assert obeying.result(20)[0].outcome == APPLIED
     patient.shutdown()
-
-
-def test_while_others_are_refused_answers_say_when_to_come_again(held: HeldCommit) -> None:
-    """Who is served would come back at once and take the room of those who were refused; while there is room nobody is held up."""
-    assert held.save_whole(4).result(20).next_call_delay_ms == 0
-    held.hold()
-    committing = held.save_whole(0)
-    held.wait_held()
-    saving, moving = held.save_whole(1), held.move_checkpoint(2)
-    eventually(lambda: held.queued() == 2)
-    # Its room is promised for ten seconds then: the answers find it promised, however slow this machine is.
-    held.believe_slow()
-    refused = held.save(3)
-    with pytest.raises(grpc.RpcError):
-        refused.result(20)
-    held.let_go()
-
-    assert committing.result(20).next_call_delay_ms > 0
-    assert saving.result(20).next_call_delay_ms > 0
-    assert moving.result(20).next_call_delay_ms > 0
 
 
 def test_a_call_that_nobody_waits_for_any_more_is_not_written(held: HeldCommit) -> None:

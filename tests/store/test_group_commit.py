@@ -157,7 +157,7 @@ async def test_the_time_to_come_back_grows_with_the_queue_and_shrinks_with_the_p
 async def test_the_pace_is_that_of_whole_calls_and_not_of_their_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is read and answered between two transactions takes its time too: told by their pace, callers come back too early."""
     now = 0.0
-    monkeypatch.setattr(group_commit, "time", SimpleNamespace(perf_counter=lambda: now, thread_time=lambda: 0.0))
+    monkeypatch.setattr(group_commit, "time", SimpleNamespace(perf_counter=lambda: now))
     start = pace.RATE_START_PER_SECOND
 
     async def transaction(calls: Any) -> list[Any]:
@@ -204,29 +204,6 @@ async def test_those_who_are_refused_come_back_one_after_the_other(monkeypatch: 
     delays_ms = await delays_of_refusals(items=500, calls=5)
 
     assert delays_ms == sorted(set(delays_ms))
-
-
-async def test_after_a_refusal_those_who_are_served_are_told_when_to_come_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """They take the room otherwise that was promised to the one who was refused; before any refusal they are told nothing."""
-    now = asyncio.get_running_loop().time()
-    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
-    queue = Queue(queue_items_max=1000)
-    first = await queue.hold()
-    waiting = queue.submit(Call("fills", items=1000))
-    await asyncio.sleep(0)
-    assert queue.queue.promise_next_call(500) == queue.statistics.paced_calls == 0
-
-    with pytest.raises(OverloadedError) as refused:
-        await queue.submit(Call("too much", items=500))
-    delays_ms = [queue.queue.promise_next_call(500) for _ in range(2)]
-
-    assert int(refused.value.metadata["retry_delay_ms"]) < delays_ms[0] < delays_ms[1] <= 10_000, "one behind the other"
-    assert queue.statistics.paced_calls == 2
-    queue.runner.gate.set()
-    await asyncio.gather(first, waiting)
-    await queue.queue.close()
 
 
 async def test_nobody_is_sent_away_for_longer_than_ten_seconds() -> None:
