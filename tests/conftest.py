@@ -101,25 +101,13 @@ def postgres_url(postgres_server: "PostgresServer") -> Iterator[str]:
     postgres_server.drop_database(name)
 
 
-@pytest.fixture(scope="session")
-def templates_by_kind() -> "dict[str, Templates]":
-    """Those that were made; a session fixture with parameters is made anew with every change of the parameter."""
-    return {}
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def templates(
-    request: pytest.FixtureRequest,
-    templates_by_kind: "dict[str, Templates]",
-    tmp_path_factory: pytest.TempPathFactory,
-) -> "Templates":
+@pytest.fixture(scope="session", params=["sqlite", "postgresql"])
+def templates(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> "Templates":
     """Databases of each kind, to be used again and again."""
     from store.databases import Templates
 
-    if request.param not in templates_by_kind:
-        server = request.getfixturevalue("postgres_server") if request.param == "postgresql" else None
-        templates_by_kind[request.param] = Templates(request.param, tmp_path_factory.mktemp("databases"), server)
-    return templates_by_kind[request.param]
+    server = request.getfixturevalue("postgres_server") if request.param == "postgresql" else None
+    return Templates(request.param, tmp_path_factory.mktemp("databases"), server)
 
 
 @pytest.fixture
