@@ -26,7 +26,7 @@ from datacoord.errors import (
     OverloadedError,
     from_status,
 )
-from datacoord.failures import is_too_large, may_be_repeated, retry_delay_seconds, spread_seconds, status_of
+from datacoord.failures import is_too_large, may_be_repeated, retry_delay_seconds, status_of
 from datacoord.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -301,10 +301,7 @@ class CoordinatorClient:
             except grpc.RpcError as error:
                 status = status_of(error)
                 asked_seconds = retry_delay_seconds(status)
-                if asked_seconds is None:
-                    wait_seconds = delay_seconds * random.uniform(0.5, 1.0)  # noqa: S311
-                else:
-                    wait_seconds = spread_seconds(asked_seconds, random)
+                wait_seconds = delay_seconds * random.uniform(0.5, 1.0) if asked_seconds is None else asked_seconds  # noqa: S311
                 too_late = time.monotonic() + wait_seconds >= deadline
                 hint = connection_hint(error.details() or "") or hint
                 typed = error_of(error, self.address, last_answer, hint)

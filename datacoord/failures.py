@@ -5,7 +5,7 @@ contract has the effect of one however often it is sent. RESOURCE_EXHAUSTED may 
 does not get better by repeating.
 """
 
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import grpc
 from google.rpc import error_details_pb2, status_pb2
@@ -37,14 +37,6 @@ _PASSING: Final = frozenset(
 )
 
 
-class Uniform(Protocol):
-    """`random.Random`, or the module `random`."""
-
-    def uniform(self, a: float, b: float) -> float:
-        """See there."""
-        ...
-
-
 def status_of(failure: grpc.RpcError) -> status_pb2.Status | None:
     """The coordinator's own words; None = it was not the coordinator that answered."""
     metadata: Any = failure.trailing_metadata() or ()
@@ -61,11 +53,6 @@ def retry_delay_seconds(status: status_pb2.Status | None) -> float | None:
         if detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR) and detail.Unpack(info):
             return float(info.retry_delay.ToTimedelta().total_seconds())
     return None
-
-
-def spread_seconds(asked_seconds: float, rng: Uniform) -> float:
-    """A time that the coordinator asked for and a little more, so that those who were asked together do not come as one."""
-    return asked_seconds * rng.uniform(1.0, 1.25)
 
 
 def is_too_large(failure: grpc.RpcError) -> bool:

@@ -21,11 +21,10 @@ from datacoord.errors import (
     InternalError,
     from_status,
 )
-from datacoord.failures import spread_seconds
 from datacoord.positions import Position
 from datacoord.v1 import collection_pb2, common_pb2, data_coord_pb2
 from datanode_client.batching import BatchLimits, CallBatcher
-from datanode_client.calls import Backoff, CallFailedError, log_failure, until_known
+from datanode_client.calls import Backoff, CallFailedError, log_failure, spread_seconds, until_known
 from datanode_client.client_config import BrokerConfig
 from datanode_client.connection import Connection
 from datanode_client.ports import CheckpointAnswer, CheckpointUpdate
@@ -70,7 +69,7 @@ class Broker:
     def __init__(self, config: BrokerConfig, rng: random.Random | None = None) -> None:
         self._config = config
         self._rng = rng
-        self._checkpoints_from = 0.0
+        self._no_checkpoints_until = 0.0
         self._current: _Lines | None = None
 
     async def close(self) -> None:
@@ -102,19 +101,20 @@ class Broker:
                 "UpdateChannelCheckpoint", request, timeout_seconds
             )
         except CallFailedError as failure:
-            self._wait_with_checkpoints(failure.delay_seconds or 0.0)
+            if failure.delay_seconds is not None:
+                self._wait_with_checkpoints(failure.delay_seconds)
             raise failure.error from failure
         return _checkpoint_answers(updates, response)
 
     def checkpoint_delay_seconds(self) -> float:
         """How long to wait with the next UpdateChannelCheckpoint; see `ports.CoordinatorPort`."""
-        return max(0.0, self._checkpoints_from - asyncio.get_running_loop().time())
+        return max(0.0, self._no_checkpoints_until - asyncio.get_running_loop().time())
 
     def _wait_with_checkpoints(self, asked_seconds: float) -> None:
         # A generator of its own where none was given: made here, and not before a fork, as children must not wait in step.
         rng = self._rng or random.Random()  # noqa: S311  # jitter, not a secret
         wait_until = asyncio.get_running_loop().time() + spread_seconds(asked_seconds, rng)
-        self._checkpoints_from = max(self._checkpoints_from, wait_until)
+        self._no_checkpoints_until = max(self._no_checkpoints_until, wait_until)
 
     async def drop_virtual_channel(self, part: data_coord_pb2.ChannelBinlogs) -> data_coord_pb2.ChannelResult:
         """Sends a channel's last save and drops the channel; repeats until it is answered."""

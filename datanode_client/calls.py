@@ -16,7 +16,7 @@ from datacoord.errors import (
     InternalError,
     from_status,
 )
-from datacoord.failures import is_too_large, may_be_repeated, retry_delay_seconds, spread_seconds, status_of
+from datacoord.failures import is_too_large, may_be_repeated, retry_delay_seconds, status_of
 from datanode_client.client_config import RetryConfig
 
 _log = structlog.get_logger(__name__)
@@ -57,6 +57,11 @@ class CallFailedError(Exception):
             sentence = f"the coordinator at {target} did not answer {method} ({code.name}: {text}); {hint}"
             return cls(CoordinatorUnreachableError(sentence, **facts), code, again, None)
         return cls(InternalError(f"{method} was refused with {code.name}: {text}", **facts), code, again, None)
+
+
+def spread_seconds(asked_seconds: float, rng: random.Random) -> float:
+    """A time that the coordinator asked for and a little more, so that those who were asked together do not come as one."""
+    return asked_seconds * rng.uniform(1.0, 1.25)
 
 
 class Backoff:

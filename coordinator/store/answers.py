@@ -35,7 +35,7 @@ class StoreSettings:
         queue_bytes_max: bytes, about, of the calls that may wait; likewise.
         gap_ms: after a transaction of several calls the next one waits while calls follow one another within this time, for 20 ms
             at most and not longer than half of what that one took; longer where transactions hold the loop and calls are
-            refused. 0 = never.
+            refused, or still came when the last wait ended. 0 = never.
         busy_timeout_ms: how long a transaction waits for another process's lock on the database.
     """
 

@@ -32,6 +32,8 @@ _LET_IN_SECONDS, _LET_IN_SECONDS_MAX, _LET_IN_GAP_SECONDS = 0.02, 0.25, 0.002
 _LET_IN_IDLE_SECONDS, _LET_IN_IDLE_SHARE = 0.005, 0.25
 """So long, or that share of the last transaction, this thread may have nothing to do meanwhile: who finds it idle has not waited in
 front of the server, however closely calls follow."""
+_CROWDED_GAPS = 4
+"""A wait of fewer gaps says nothing of whether calls would have come on."""
 _TURNS = 5
 """Of the event loop after a transaction, so that answers leave before the next one has the loop: the task of a call goes on, its
 response is written, the socket takes it, and one for each of two tasks between. With one turn alone the answers of a group waited
@@ -96,7 +98,6 @@ class GroupCommit:
             self._queue, self._urgent, self._unread, pace=self._pace, settings=settings, statistics=statistics
         )
         self._busy_since = 0.0
-        self._crowded = False
         self._task = asyncio.get_running_loop().create_task(self._work(), name="group-commit")
 
     async def submit(self, call: WriteCall[T], deadline: float | None) -> T:
@@ -186,7 +187,7 @@ class GroupCommit:
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         calls_before, took_seconds, ended = 0, 0.0, 0.0
-        knocks_before = 0
+        knocks_before, crowded = 0, False
         while True:
             if not self._queue and not self._urgent:
                 if self._closing:
@@ -194,8 +195,8 @@ class GroupCommit:
                 self._arrived.clear()
                 await self._arrived.wait()
                 self._busy_since = time.perf_counter()
-            if (calls_before > 1 or self._knocks > knocks_before + 1) and loop.time() < ended + _PAUSE_SECONDS:
-                await self._gather(took_seconds)
+            gathers = (calls_before > 1 or self._knocks > knocks_before + 1) and loop.time() < ended + _PAUSE_SECONDS
+            crowded = gathers and await self._gather(took_seconds, crowded)
             if self._unread and not self._urgent:
                 await self._unread.read_enough()
             group = self._take_group()
@@ -215,7 +216,7 @@ class GroupCommit:
                     await asyncio.sleep(0)
                 ended = loop.time()
 
-    async def _gather(self, took_seconds: float) -> None:
+    async def _gather(self, took_seconds: float, crowded: bool) -> bool:
         """Waits while calls follow one another closely: the next one comes in while the one before is taken.
 
         Without it they fall apart into small groups, with a COMMIT each: gRPC hands over one call at a time, however many wait.
@@ -229,49 +230,55 @@ class GroupCommit:
             took_seconds: by the last transaction. The wait is half of it and 20 ms at most: a call waits little longer for it than
                 without. Where calls are let in it is 20 ms, and while they are refused, or come without a pause, as long as the
                 transaction, up to 250 ms: half of the time at most goes into it.
+            crowded: what the wait before this one returned.
+
+        Returns:
+            whether calls still came when its time was over.
         """
         loop = asyncio.get_running_loop()
-        lets_in, seconds_max = self._let_in(took_seconds)
+        lets_in, seconds_max = self._let_in(took_seconds, crowded)
         gap_seconds = max(self._settings.gap_ms / 1000, _LET_IN_GAP_SECONDS if lets_in else 0.0)
-        until = loop.time() + seconds_max
+        began = loop.time()
+        until = began + seconds_max
         first = self._queue[0].call if self._queue else None
         if not self._settings.gap_ms or not (first or self._unread):
-            return
+            return False
         if first and (first.alone or (not lets_in and first.deadline is not None and first.deadline <= until)):
-            return
+            return False
         if first and first.deadline is not None:
             until = min(until, first.deadline - self._pace.usual_seconds)
         idle_since, idle_seconds_max = _idle_seconds(), max(_LET_IN_IDLE_SECONDS, _LET_IN_IDLE_SHARE * took_seconds)
         self._unread.held = self._holds_loop
-        self._crowded = False
+        # In a shorter one somebody always came a gap before its end.
+        may_be_crowded = until - began >= _CROWDED_GAPS * gap_seconds
+        quiet_at = began + gap_seconds
         try:
             while not (self._urgent or self._closing or (self._unread.is_enough_read() and not self._holds_loop)):
                 self._knocked.clear()
                 try:
-                    async with asyncio.timeout_at(min(until, loop.time() + gap_seconds)):
+                    async with asyncio.timeout_at(min(until, quiet_at)):
                         await self._knocked.wait()
                 except TimeoutError:
-                    if loop.time() >= until:
-                        self._crowded = True
-                        break
                     # A loop that was held up sees that time is over before it looks who came meanwhile, and as many turns of it as
                     # answers take bring a call from its socket here.
                     for _ in range(_TURNS):
                         await asyncio.sleep(0)
                     if not self._knocked.is_set():
                         break
-                if lets_in and _idle_seconds() - idle_since > idle_seconds_max:
+                quiet_at = loop.time() + gap_seconds
+                if loop.time() >= until or (lets_in and _idle_seconds() - idle_since > idle_seconds_max):
                     break
         finally:
             self._unread.held = False
+        return may_be_crowded and until < quiet_at
 
-    def _let_in(self, took_seconds: float) -> tuple[bool, float]:
+    def _let_in(self, took_seconds: float, crowded: bool) -> tuple[bool, float]:
         """Whether calls are let in, and for how long the next transaction waits at most."""
         busy = self._pace.is_busy(took_seconds)
         enough_wait = bool(self._unread) or self._unread.is_enough_read()
         if self._holds_loop and (self._pace.is_late() or (busy and enough_wait)):
             return True, min(max(took_seconds, _LET_IN_SECONDS), _LET_IN_SECONDS_MAX) if busy else _LET_IN_SECONDS
-        if self._holds_loop and self._crowded:
+        if self._holds_loop and crowded:
             return True, min(took_seconds, _LET_IN_SECONDS_MAX)
         return False, min(took_seconds / 2, _GATHER_SECONDS_MAX)
 

@@ -30,11 +30,14 @@ class Calls:
         self.pending: list[tuple[Sequence[CheckpointUpdate], asyncio.Future[list[CheckpointAnswer]]]] = []
         self.parallel_max = 0
         self.fail_next: list[Exception] = []
-        self.delay_seconds = 0.0
+        self.clock = ManualClock()
+        self.no_calls_until = 0.0
+        self.asked = 0
 
     def checkpoint_delay_seconds(self) -> float:
-        """As a test says."""
-        return self.delay_seconds
+        """As a test says; it passes with the clock."""
+        self.asked += 1
+        return max(0.0, self.no_calls_until - self.clock.now)
 
     async def update_channel_checkpoints(
         self, updates: Sequence[CheckpointUpdate], timeout_seconds: float
@@ -85,7 +88,7 @@ class Rig:
 
     def __init__(self, *, auto: bool = False, **settings: float) -> None:
         self.calls = Calls(auto)
-        self.clock = ManualClock()
+        self.clock = self.calls.clock
         self.metrics = DataNodeMetrics()
         config = DataNodeConfig(**settings)  # type: ignore[arg-type]
         self.updater = ChannelCheckpointUpdater(self.calls, config, self.clock, self.metrics)
@@ -421,22 +424,22 @@ async def test_random_orders_of_adds_answers_and_failures_lose_nothing() -> None
 
 async def test_updates_wait_as_the_coordinator_asks_and_share_a_call_then(rig: Rig) -> None:
     """Sent one by one while it has more to do than it can, they are refused one by one; and each carries an old position then."""
-    rig.calls.delay_seconds = 5.0
+    rig.calls.no_calls_until = rig.clock.now + 5.0
     rig.add("a", 1, flush=True)
     await settle()
     rig.add("b", 2, flush=True)
     rig.add("a", 3, flush=True)
-    await settle()
+    await rig.tick(4.5)
     assert rig.calls.log == []
+    assert rig.calls.asked == 1, "it waits, and does not ask again and again"
 
-    rig.calls.delay_seconds = 0.0
-    await rig.tick(5.0)
+    await rig.tick(0.5)
     assert rig.sent() == [[("a", 3), ("b", 2)]]
 
 
 async def test_the_last_updates_wait_for_nothing(rig: Rig) -> None:
     """A datanode that ends keeps its channels from their next owner meanwhile."""
-    rig.calls.delay_seconds = 5.0
+    rig.calls.no_calls_until = rig.clock.now + 5.0
     rig.calls.auto = True
     rig.add("a", 1, flush=True)
     await settle()

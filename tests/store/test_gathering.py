@@ -69,7 +69,12 @@ async def test_answers_that_take_long_are_no_pause(monkeypatch: pytest.MonkeyPat
     await queue.queue.close()
 
 
-async def test_a_loop_that_was_held_up_looks_who_came_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "held_up_seconds", [2 * GAP_MS / 1000, 2 * GATHER_SECONDS_MAX], ids=["a gap", "the whole wait"]
+)
+async def test_a_loop_that_was_held_up_looks_who_came_meanwhile(
+    held_up_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a slow machine taking a call takes longer than calls may be apart: groups stayed small, and calls grew old at the door."""
     clock = Clock(monkeypatch)
     queue = await after_a_group_of_two(clock)
@@ -81,7 +86,7 @@ async def test_a_loop_that_was_held_up_looks_who_came_meanwhile(monkeypatch: pyt
             await asyncio.sleep(0)
         return await queue.submit(Call("again 1"))
 
-    clock.now += 2 * GAP_MS / 1000
+    clock.now += held_up_seconds
     second = asyncio.get_running_loop().create_task(in_its_socket())
     await clock.go(0.9 * GAP_MS / 1000)
     await clock.go(0.2 * GAP_MS / 1000)

@@ -17,6 +17,8 @@ READ_AHEAD = 4
 """So many calls of `ITEMS` are a transaction's worth, or a little more."""
 SIZE_BYTES = 10
 TOOK_SECONDS = 0.02
+STEP = 0.0009
+"""A little less than calls may be apart."""
 LET_IN_SECONDS, LET_IN_SECONDS_MAX = 0.02, 0.25
 
 
@@ -188,31 +190,61 @@ async def test_calls_are_let_in_between_transactions_that_hold_the_loop_while_ot
     await queue.queue.close()
 
 
+class Waits:
+    """How long a queue waits for company after each of its transactions, while calls come without a pause or nobody comes."""
+
+    def __init__(self, took_seconds: float, clock: Clock) -> None:
+        self._took_seconds = took_seconds
+        self._clock = clock
+        self._queue = Queue(holds_loop=True, gap_ms=1.0)
+        self._answers: list[asyncio.Task[str]] = []
+
+    async def begin(self) -> None:
+        """A transaction of one call, which nobody waits after, and then one of several."""
+        self._answers.append(await self._queue.hold())
+        await self.after_a_transaction(come=True)
+
+    async def after_a_transaction(self, *, come: bool) -> float:
+        """Ends the one that runs, with two calls behind it.
+
+        Returns:
+            seconds until the next one begins.
+        """
+        await self._clock.go(self._took_seconds)
+        self._answers += [self._queue.submit(Call("waits")) for _ in range(2)]
+        before, waited = len(self._queue.runner.groups), 0.0
+        self._queue.runner.gate.set()
+        while len(self._queue.runner.groups) == before:
+            self._queue.runner.gate.clear()
+            await self._clock.go(STEP)
+            waited += STEP
+            if come:
+                self._answers.append(self._queue.submit(Call("comes")))
+        return waited
+
+    async def end(self) -> None:
+        """Everybody is answered."""
+        self._queue.runner.gate.set()
+        await asyncio.gather(*self._answers)
+        await self._queue.queue.close()
+
+
+@pytest.mark.parametrize(("took_seconds", "wait_seconds", "next_seconds"), [(0.1, 0.02, 0.1), (0.006, 0.003, 0.003)])
 async def test_calls_are_let_in_for_longer_where_they_still_came_when_the_last_wait_ended(
-    monkeypatch: pytest.MonkeyPatch,
+    took_seconds: float, wait_seconds: float, next_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many wait in front of the server then: nobody is refused before the first of them have waited there for too long."""
-    clock = Clock(monkeypatch)
-    queue = Queue(holds_loop=True, gap_ms=1.0)
-    step = 0.0009
-    answers = [await queue.hold(), queue.submit(Call("too"))]
-    waits = []
-    for number in range(3):
-        await clock.go(0.1)
-        queue.runner.gate.set()
-        before = len(queue.runner.groups)
-        waited = 0.0
-        while len(queue.runner.groups) == before:
-            queue.runner.gate.clear()
-            answers.append(queue.submit(Call(f"{number} after {waited}")))
-            await clock.go(step)
-            waited += step
-        waits.append(waited)
-    queue.runner.gate.set()
-    assert waits[1] == pytest.approx(0.02, abs=2 * step), "half of what the last one took, and 20 ms at most"
-    assert waits[2] == pytest.approx(0.1, abs=2 * step), "they still came: as long as that took"
-    await asyncio.gather(*answers)
-    await queue.queue.close()
+    """Many wait in front of the server then: nobody is refused before the first of them have waited there for too long.
+
+    In a wait of few gaps somebody always came at its end: short transactions would wait twice as long for nothing.
+    """
+    waits = Waits(took_seconds, Clock(monkeypatch))
+    await waits.begin()
+
+    assert await waits.after_a_transaction(come=True) == pytest.approx(wait_seconds, abs=2 * STEP)
+    assert await waits.after_a_transaction(come=True) == pytest.approx(next_seconds, abs=2 * STEP)
+    assert await waits.after_a_transaction(come=False) <= 0.002 + 2 * STEP, "it ends with the calls"
+    assert await waits.after_a_transaction(come=True) == pytest.approx(wait_seconds, abs=2 * STEP), "nobody came since"
+    await waits.end()
 
 
 @pytest.mark.parametrize(("took_seconds", "idle_seconds_max"), [(0.001, 0.005), (0.1, 0.025)])
