@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -347,7 +346,7 @@ def apply_deletes(rows: pa.Table, newest: pa.Table, primary_key: list[str]) -> p
         return rows
     newest = newest.rename_columns([*primary_key, _DELETED_AT])
     # Only keys and row numbers go through the join: it cannot carry nested columns, and the rest would be copied for nothing.
-    keys = rows.select([*primary_key, TIMESTAMP_COLUMN]).append_column("_row", pa.array(np.arange(rows.num_rows)))
+    keys = rows.select([*primary_key, TIMESTAMP_COLUMN]).append_column("_row", pa.arange(0, rows.num_rows))
     joined = keys.join(newest, keys=primary_key, join_type="left outer")
     deleted_at = pc.fill_null(joined.column(_DELETED_AT), 0)
     alive = joined.filter(pc.greater_equal(joined.column(TIMESTAMP_COLUMN), deleted_at)).column("_row")
@@ -367,7 +366,7 @@ def _both(one: pc.Expression | None, other: pc.Expression | None) -> pc.Expressi
 
 def _rows_with(rows: pa.Table, keys: pa.Table, primary_key: list[str]) -> pa.Table:
     """Rows with one of these keys, in their order."""
-    numbered = rows.select(primary_key).append_column("_row", pa.array(np.arange(rows.num_rows)))
+    numbered = rows.select(primary_key).append_column("_row", pa.arange(0, rows.num_rows))
     found = numbered.join(keys, keys=primary_key, join_type="inner").column("_row")
     return rows.take(found.take(pc.sort_indices(found)))
 

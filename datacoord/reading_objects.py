@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -155,7 +154,7 @@ class ObjectReader:
             return rows
         # Those that decide come first: where a filter names columns by their place, they are all, in the collection's order.
         rows = rows.select([name for name in wanted if group_of[name] in early])
-        numbered = rows.append_column(_ROW_NUMBER, pa.array(np.arange(rows.num_rows)))
+        numbered = rows.append_column(_ROW_NUMBER, pa.arange(0, rows.num_rows))
         left = numbered.filter(where)
         total, numbers = rows.num_rows, left.column(_ROW_NUMBER)
         left = left.drop_columns([_ROW_NUMBER])

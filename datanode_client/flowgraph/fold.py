@@ -6,7 +6,6 @@ of two updates of a row. After it there is one operation per timestamp and key: 
 
 from collections.abc import Sequence
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -41,7 +40,7 @@ def fold_last_operations(rows: pa.RecordBatch, timestamps: pa.Array, keys: Seque
         bound *= column_bound
     if pc.count_distinct(codes).as_py() == count:
         return rows
-    numbered = pa.Table.from_arrays([codes, pa.array(np.arange(count))], names=["code", "row"])
+    numbered = pa.Table.from_arrays([codes, pa.arange(0, count)], names=["code", "row"])
     last = numbered.group_by("code").aggregate([("row", "max")]).column("row_max").combine_chunks()
     return rows.take(last.take(pc.sort_indices(last)))
 
