@@ -1,5 +1,7 @@
 """The process that accepts calls: what callers see is the same, and whichever of the two processes dies, nothing is lost."""
 
+import asyncio
+import contextlib
 import errno
 import os
 import signal
@@ -20,6 +22,7 @@ from security.logins import Logins, log_lines
 from security.pki import Authority
 from support.waiting import WAIT_SECONDS_MAX, eventually
 
+from coordinator.config import Settings
 from coordinator.front import processes
 from coordinator.front.processes import GrpcProcess
 from datacoord.client import CoordinatorClient
@@ -276,6 +279,28 @@ def test_a_coordinator_ends_while_it_restarts_the_process(tmp_path: Path, monkey
     with running(tmp_path / "data", grpc_process=True) as coordinator:
         os.kill(grpc_process(coordinator)._process.pid, signal.SIGKILL)
         eventually(lambda: not grpc_process(coordinator).accepts, WAIT_SECONDS_MAX)
+    assert not grpc_processes_of(os.getpid())
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "goes on"])
+def test_a_coordinator_ends_where_the_restart_does_not_hear_of_it(
+    fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that turned its cancellation into another error was repeated: the coordinator never ended, nor did a new process."""
+    began, listen = threading.Event(), processes._Process.listen
+
+    async def deaf(process: processes._Process, settings: Settings) -> int:
+        began.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        if fails:
+            raise RuntimeError("the handler is closed")
+        return await listen(process, settings)
+
+    with running(tmp_path / "data", grpc_process=True) as coordinator:
+        monkeypatch.setattr(processes._Process, "listen", deaf)
+        os.kill(grpc_process(coordinator)._process.pid, signal.SIGKILL)
+        assert began.wait(WAIT_SECONDS_MAX)
     assert not grpc_processes_of(os.getpid())
 
 
