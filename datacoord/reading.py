@@ -346,6 +346,8 @@ def apply_deletes(rows: pa.Table, newest: pa.Table, primary_key: list[str]) -> p
         return rows
     newest = newest.rename_columns([*primary_key, _DELETED_AT])
     # Only keys and row numbers go through the join: it cannot carry nested columns, and the rest would be copied for nothing.
+    # The numbers are Arrow's own memory: where a thread of the join frees numpy's, it needs Python's lock, and a process that ends
+    # meanwhile is aborted (apache/arrow#34314).
     keys = rows.select([*primary_key, TIMESTAMP_COLUMN]).append_column("_row", pa.arange(0, rows.num_rows))
     joined = keys.join(newest, keys=primary_key, join_type="left outer")
     deleted_at = pc.fill_null(joined.column(_DELETED_AT), 0)

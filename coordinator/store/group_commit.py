@@ -33,7 +33,7 @@ _LET_IN_IDLE_SECONDS, _LET_IN_IDLE_SHARE = 0.005, 0.25
 """So long, or that share of the last transaction, this thread may have nothing to do meanwhile: who finds it idle has not waited in
 front of the server, however closely calls follow."""
 _CROWDED_GAPS = 4
-"""A wait of fewer gaps says nothing of whether calls would have come on."""
+"""A wait of fewer gaps says nothing of whether calls would have come on: somebody always came a gap before its end."""
 _TURNS = 5
 """Of the event loop after a transaction, so that answers leave before the next one has the loop: the task of a call goes on, its
 response is written, the socket takes it, and one for each of two tasks between. With one turn alone the answers of a group waited
@@ -249,8 +249,6 @@ class GroupCommit:
             until = min(until, first.deadline - self._pace.usual_seconds)
         idle_since, idle_seconds_max = _idle_seconds(), max(_LET_IN_IDLE_SECONDS, _LET_IN_IDLE_SHARE * took_seconds)
         self._unread.held = self._holds_loop
-        # In a shorter one somebody always came a gap before its end.
-        may_be_crowded = until - began >= _CROWDED_GAPS * gap_seconds
         quiet_at = began + gap_seconds
         try:
             while not (self._urgent or self._closing or (self._unread.is_enough_read() and not self._holds_loop)):
@@ -270,7 +268,7 @@ class GroupCommit:
                     break
         finally:
             self._unread.held = False
-        return may_be_crowded and until < quiet_at
+        return until - began >= _CROWDED_GAPS * gap_seconds and until < quiet_at
 
     def _let_in(self, took_seconds: float, crowded: bool) -> tuple[bool, float]:
         """Whether calls are let in, and for how long the next transaction waits at most."""

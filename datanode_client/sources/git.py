@@ -10,7 +10,6 @@ import asyncio
 import os
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from datacoord.errors import SourceInvalidError
@@ -207,4 +206,4 @@ class GitChannelReader:
         if not taken:
             return None
         # Always a copy: a view of a few rows would keep the whole block in memory for as long as they are buffered.
-        return pa.concat_batches(taken) if len(taken) > 1 else taken[0].take(pa.array(np.arange(taken[0].num_rows)))
+        return pa.concat_batches(taken) if len(taken) > 1 else taken[0].take(pa.arange(0, taken[0].num_rows))

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -186,7 +185,7 @@ def split_by_lane(rows: pa.RecordBatch, default_partition_id: int) -> Iterator[t
         yield None, default_partition_id, rows
         return
     numbered = pa.table([rows.column(name) for name in keys], names=keys).append_column(
-        "row", pa.array(np.arange(rows.num_rows))
+        "row", pa.arange(0, rows.num_rows)
     )
     lanes = numbered.group_by(keys, use_threads=False).aggregate([("row", "list")]).combine_chunks()
     taken = lanes.column("row_list").combine_chunks().flatten()

@@ -1,5 +1,8 @@
 """What a reader shows: rows up to the checkpoint of their channel, and none that a later delete of their key hides."""
 
+import re
+from pathlib import Path
+
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,3 +40,12 @@ def test_a_delete_hides_exactly_the_strictly_older_rows_of_its_key(
         if not any((a, b) == (x, y) and timestamp < deleted_at for x, y, deleted_at in deletes)
     ]
     assert [int(vector[0]) for vector in alive.column("vector").to_pylist()] == expected
+
+
+def test_row_numbers_are_arrows_own_memory() -> None:
+    """Where a thread of a join frees numpy's, it needs Python's lock: a process that ends meanwhile is aborted, its work done."""
+    root = Path(__file__).resolve().parents[2]
+    numpys = re.compile(r"pa\.array\(\s*np\.arange\([\w.\[\]]+\)\s*\)")
+    packages = [root / "datacoord", root / "datanode_client"]
+    found = [path for package in packages for path in package.rglob("*.py") if numpys.search(path.read_text())]
+    assert not found, "write pa.arange(0, …) there"

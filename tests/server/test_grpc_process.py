@@ -283,7 +283,7 @@ def test_a_coordinator_ends_while_it_restarts_the_process(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("fails", [True, False], ids=["fails", "goes on"])
-def test_a_coordinator_ends_where_the_restart_does_not_hear_of_it(
+def test_a_coordinator_ends_where_the_restart_loses_its_cancellation(
     fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A start that turned its cancellation into another error was repeated: the coordinator never ended, nor did a new process."""
