@@ -21,7 +21,7 @@ demo: setup ## Land a git history exactly once, with kills: [REPO=path] [SOURCE=
 # Java runs for seconds in these tests: the compiler that makes long queries fast takes half of a short one's time.
 test: lint types imports proto-check ## Everything that must pass: lint, types, import rules, contract, tests
 	@echo "Tests: the rules, the code and the documents (pytest)."
-	@SPARK_SUBMIT_OPTS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" $(BIN)/python -m pytest -m "not long" -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST)
+	@SPARK_SUBMIT_OPTS="$${SPARK_SUBMIT_OPTS--XX:TieredStopAtLevel=1 -XX:+UseSerialGC}" $(BIN)/python -m pytest -m "not long" -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST)
 
 test-long: setup ## The tests that take too long for `make test`
 	@echo "Long tests (pytest)."

@@ -1,21 +1,24 @@
-"""What is left of the peak when three times as much is asked for, what the refusals say, and how much memory that takes.
+"""What is left of the peak when datanodes have three times as much to save as can be saved, and how much memory that takes.
 
 make bench NAME=overload [ARGS="--rounds 3 --work 0.6"]; 25 minutes at most.
 
-Each database is driven to its peak and beyond `--rounds` times with calls of each size; `--work` is a share of the 20 s of overload
-(3 s at least) and of the calls of a peak, `--scale` of the channels.
+The coordinator has its default settings and the datanodes theirs; `benchmarks/refusals.py` has callers who gather nothing before
+a queue that is much too short. `--work` is a share of the 30 s of overload (3 s at least) and of the calls of a peak, `--scale`
+of the datanodes.
 """
 
 import asyncio
 import contextlib
 import itertools
+import random
 import statistics
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import grpc
+import structlog
 
 from benchmarks.harness import workload
 from benchmarks.harness.against_etcd import WITH_GRPC_PROCESS
@@ -28,67 +31,42 @@ from benchmarks.harness.servers import (
     CoordinatorProcess,
     coordinator_on,
     postgres_server,
-    resident_bytes,
+    resident_sizes,
     scratch,
 )
 from benchmarks.harness.workload import Load
-from datacoord.failures import retry_delay_seconds, status_of
-from datanode_client.calls import Backoff
-from datanode_client.client_config import RetryConfig
+from datanode_client.batching import BatchLimits, CallBatcher
+from datanode_client.calls import CallFailedError
+from datanode_client.client_config import BrokerConfig
 
-QUEUE_ITEMS = 4096
-LANES, LANES_MIN = 32_768, 16_384
-"""Of all senders together; the fewest that can fill the queue."""
-PEAK_LANES = 24_576
+DATANODES, DATANODES_MIN = 96, 36
+"""The fewest whose lanes fill the queue and that are enough for a peak."""
+DATANODE_CHANNELS = 256
+COLLECTIONS = 2
+PART_LANES = 32
+DATANODE_PARTS = DATANODE_CHANNELS // PART_LANES
+"""What falls due at once, and is encoded at once: an item of a datanode's batcher."""
+QUEUE_OF_ALL = 1 / 3
+"""The lanes for which the queue has room, to all that can wait."""
+PEAKS = ((1, 64), (DATANODE_PARTS, 6), (DATANODE_PARTS, 12))
+"""Parts in a call, and callers at once: the best of them is the peak."""
+PEAK_SAVES = 3
+"""Of every lane."""
 CONNECTIONS = 64
 FACTOR = 3
-OVERLOAD_SECONDS, SECONDS_MIN = 20.0, 3.0
-PATIENCE_SECONDS = 5.0
-_MEMORY_SECONDS = 0.05
-_LOG_IDS_EACH = 1 << 40
-_PEAK_CALLS_MIN = 4
+OVERLOAD_SECONDS, SECONDS_MIN = 30.0, 3.0
+_TICK_SECONDS = 0.005
+_AHEAD = 1.3
+_METHOD = "SaveBinlogPaths"
+_BROKER = BrokerConfig("the coordinator")
 _TIME_IS_OVER = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 """The second where the server was the quicker one to notice."""
-_OFFERED_MIN = 1.5
 
 
 @dataclass(frozen=True)
-class Size:
-    """How large calls are.
-
-    Attributes:
-        lanes: of a call.
-        peak_callers: the better of these numbers at once drives the coordinator to its peak.
-    """
-
-    lanes: int
-    peak_callers: tuple[int, int]
-
-
-SIZES = (Size(32, (16, 64)), Size(256, (6, 12)))
-"""A small datanode's, and one's that is behind: what waits to be saved shares its next call."""
-
-_HOW = (("", "false"), (WITH_GRPC_PROCESS, "true"))
-"""Calls are accepted by the coordinator itself, or by a process of their own: endings of names, and the setting."""
-
-_PEAKS = " or ".join(" and ".join(map(str, size.peak_callers)) for size in SIZES)
-
-
-def method(seconds: float) -> str:
-    """How it is measured, with so many seconds of overload."""
-    return (
-        f"Saves of lanes with three objects each, over {CONNECTIONS} connections; the queue holds {QUEUE_ITEMS:,} lanes. "
-        f"The peak: the better of {_PEAKS} callers, each the mean of a run right before and one right after the overload, "
-        "because this machine's speed changes from second to second; they do the next calls of all senders in turn, "
-        f"because a few lanes that are written over and over cost a database less than many. The overload: for {seconds:g}"
-        f" s calls begin at {FACTOR} times the rate of the peak before it, where a sender is free. A call that is refused "
-        "comes back when a datanode would (not before the time that the refusal says), and is given up if that is later "
-        f"than {PATIENCE_SECONDS:g} s after it began, or than the load lasts; its sender begins the next one not before "
-        "that time either. What is left of that time is the deadline of each attempt. Offered: calls that really began, "
-        "to the peak: as senders wait for as long as refusals say, fewer of them are free. Goodput: those that were done "
-        "while the load lasted. Memory: the largest resident size of the coordinator in all rounds, looked at every "
-        f"{_MEMORY_SECONDS * 1000:.0f} ms."
-    )
+class _Part:
+    number: int
+    body: bytes
 
 
 @dataclass
@@ -96,22 +74,24 @@ class Overload:
     """One run beyond the peak.
 
     Attributes:
-        backoffs: of each sender: how a datanode waits between repetitions.
-        begun: calls.
-        replies: of those that were done.
-        done: how many those are.
-        done_in_time: how many of them before the load ended.
+        due: lanes that fell due.
+        joined: lanes of those whose channel's save was not answered yet.
+        done: lanes that were saved.
+        done_in_time: those that were before the load ended.
+        call_lanes: lanes of each attempt.
         retry_delays: that refusals asked for, in seconds.
-        given_up: calls that ended without having been done.
+        late: attempts whose time was over before they were answered.
+        replies: with their lanes.
     """
 
-    backoffs: dict[int, Backoff]
-    begun: int = 0
-    replies: list[bytes] = field(default_factory=list)
+    due: int = 0
+    joined: int = 0
     done: int = 0
     done_in_time: int = 0
+    call_lanes: list[int] = field(default_factory=list)
     retry_delays: list[float] = field(default_factory=list)
-    given_up: int = 0
+    late: int = 0
+    replies: list[tuple[bytes, int]] = field(default_factory=list)
 
 
 @dataclass
@@ -119,199 +99,225 @@ class Target:
     """A coordinator that is driven to its peak and beyond.
 
     Attributes:
-        name: of its database and the size.
-        size: of its calls.
+        name: of its database, and how calls are accepted.
         process: the coordinator.
         client: of it.
-        load: of all senders.
-        senders: how many.
-        peak_lanes: of a peak, all callers together.
+        load: a caller of it is a part.
+        datanodes: how many.
+        peak_saves: of every lane in a peak.
         seconds: of an overload.
-        bodies: calls of each sender, in the order in which they must be done; the first stays until it is.
-        turns: senders, round and round: whose call a peak takes next.
-        resident_at_peak: bytes.
-        resident_at_overload: bytes.
+        bodies: saves of each part, in the order in which they must be done.
+        peaks: by parts in a call and callers: lanes per second, the mean of before and after each overload.
+        resident_at_peak: bytes, the largest.
+        resident_at_overload: likewise.
         overloads: that were run.
-        peaks: by the number of callers: calls per second, the mean of before and after each of them.
     """
 
     name: str
-    size: Size
     process: CoordinatorProcess
     client: RawClient
     load: Load
-    senders: int
-    peak_lanes: int
+    datanodes: int
+    peak_saves: int
     seconds: float
-    bodies: dict[int, deque[bytes]] = field(default_factory=dict)
-    turns: Iterator[int] = field(init=False)
+    bodies: list[deque[bytes]] = field(init=False)
+    peaks: dict[tuple[int, int], list[float]] = field(default_factory=dict)
     resident_at_peak: int = 0
     resident_at_overload: int = 0
     overloads: list[Overload] = field(default_factory=list)
-    peaks: dict[int, list[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.turns = itertools.cycle(range(self.senders))
+        self.bodies = [deque() for _ in range(self.datanodes * DATANODE_PARTS)]
 
-    def to_peak(self, calls: Callable[[Overload], int]) -> Spread:
-        """What an overload counted, per second and to its peak, of all runs but the first, which warms up.
+    def best_peaks(self) -> list[float]:
+        """Of all runs but the first, which warms up; one way for all of them: the best in each would be the luckier one."""
+        return max((peaks[1:] for peaks in self.peaks.values()), key=statistics.median)
 
-        One number of callers for all runs: the larger of two peaks in each of them would be the luckier one.
-        """
-        peaks = max((peaks[1:] for peaks in self.peaks.values()), key=statistics.median)
+    def to_peak(self, lanes: Callable[[Overload], int]) -> Spread:
+        """What an overload counted, per second and to its peak, of all runs but the first."""
         runs = self.overloads[1:]
-        return Spread([calls(run) / self.seconds / peak for run, peak in zip(runs, peaks, strict=True)])
+        return Spread([lanes(run) / self.seconds / peak for run, peak in zip(runs, self.best_peaks(), strict=True)])
 
     async def run(self) -> Sample:
         """The overload between two peaks, one right after the other."""
         if not self.overloads:
             # The first save of a lane makes its segment, and costs more.
-            await self._drive(self.size.peak_callers[0], self.senders)
-        async with _memory(self.process.pid) as resident:
-            before = [await self._peak(callers) for callers in self.size.peak_callers]
+            await self._drive(*PEAKS[-1], saves=1)
+        async with resident_sizes(self.process.pid) as resident:
+            before = [await self._peak(*how) for how in PEAKS]
         self.resident_at_peak = max(self.resident_at_peak, *resident)
-        # More than can be done: senders do not all get the same number of calls done.
-        self._encode(range(self.senders), round(2 * max(before) * self.seconds / self.senders) + 2)
-        async with _memory(self.process.pid) as resident:
-            overload = await self._overload(FACTOR * max(before))
+        peak = max(before)
+        self._encode(range(len(self.bodies)), round(_AHEAD * peak * self.seconds / PART_LANES / len(self.bodies)) + 2)
+        async with resident_sizes(self.process.pid) as resident:
+            overload = await self._overload(FACTOR * peak)
         self.resident_at_overload = max(self.resident_at_overload, *resident)
-        after = [await self._peak(callers) for callers in self.size.peak_callers]
-        for callers, *peaks in zip(self.size.peak_callers, before, after, strict=True):
-            self.peaks.setdefault(callers, []).append(statistics.mean(peaks))
-        workload.check_saves(overload.replies, self.size.lanes, repeated=True)
+        after = [await self._peak(*how) for how in PEAKS]
+        for how, *found in zip(PEAKS, before, after, strict=True):
+            self.peaks.setdefault(how, []).append(statistics.mean(found))
+        for reply, lanes in overload.replies:
+            workload.check_saves([reply], lanes, repeated=bool(overload.late))
         overload.replies.clear()
         self.overloads.append(overload)
-        return Sample(max(1, overload.done_in_time) * self.size.lanes, self.seconds)
+        return Sample(max(1, overload.done_in_time), self.seconds)
 
-    async def _peak(self, callers: int) -> float:
-        """As many calls as are answered; per second."""
-        sample = await self._drive(callers, max(_PEAK_CALLS_MIN * callers, self.peak_lanes // self.size.lanes))
-        return sample.per_second / self.size.lanes
+    async def _peak(self, parts: int, callers: int) -> float:
+        """Lanes per second that are answered for."""
+        return (await self._drive(parts, callers, self.peak_saves)).per_second
 
-    async def _drive(self, callers: int, calls: int) -> Sample:
-        """The next calls of the next senders, at most one of each, by so many callers at once."""
-        whose = list(itertools.islice(self.turns, min(calls, self.senders)))
-        self._encode(whose, 1)
-        bodies = [self.bodies[sender].popleft() for sender in whose]
-        sample, replies = await self.client.drive([bodies[n::callers] for n in range(callers)], self.size.lanes)
-        # What was given up in an overload was perhaps done.
-        workload.check_saves(replies, self.size.lanes, repeated=True)
+    async def _drive(self, parts: int, callers: int, saves: int) -> Sample:
+        """Saves all lanes so many times, by so many callers at once, each with parts of its own, so many in a call."""
+        self._encode(range(len(self.bodies)), saves)
+        calls: list[list[bytes]] = [[] for _ in range(callers)]
+        for _ in range(saves):
+            for number, start in enumerate(range(0, len(self.bodies), parts)):
+                bodies = [self.bodies[part].popleft() for part in range(start, start + parts)]
+                calls[number % callers].append(b"".join(bodies))
+        lanes = parts * PART_LANES
+        sample, replies = await self.client.drive(calls, lanes)
+        workload.check_saves(replies, lanes)
         return sample
 
-    def _encode(self, senders: Iterable[int], wanted: int) -> None:
-        """Makes so many calls of each of them, before the clock starts."""
-        for sender in senders:
-            mine = self.bodies.setdefault(sender, deque())
-            mine.extend(self.load.saves_of(sender, max(0, wanted - len(mine))))
+    def _encode(self, parts: Iterable[int], wanted: int) -> None:
+        """Makes so many saves of each of them, before the clock starts."""
+        for part in parts:
+            mine = self.bodies[part]
+            mine.extend(self.load.saves_of(part, max(0, wanted - len(mine))))
 
-    async def _overload(self, rate: float) -> Overload:
-        """Begins so many calls per second, each with a sender that has none."""
-        run, idle = Overload({sender: Backoff(RetryConfig()) for sender in self.bodies}), deque(self.bodies)
+    async def _overload(self, lanes_per_second: float) -> Overload:
+        """Lets so many lanes fall due per second, evenly, and waits at the end until the last is saved."""
+        run = Overload()
+        datanodes = [self._datanode(run) for _ in range(self.datanodes)]
+        idle = set(range(len(self.bodies)))
         started = time.perf_counter()
         ending = started + self.seconds
-        number = 0
-        async with asyncio.TaskGroup() as running:
-            while (next_at := started + number / rate) < ending and time.perf_counter() < ending:
-                number += 1
-                await asyncio.sleep(max(0.0, next_at - time.perf_counter()))
-                if idle:
-                    running.create_task(self._persist(idle.popleft(), idle, ending, run))
+
+        async def save(number: int) -> None:
+            self._encode([number], 1)
+            await datanodes[number // DATANODE_PARTS].submit(_Part(number, self.bodies[number].popleft()))
+            run.done += PART_LANES
+            run.done_in_time += PART_LANES * (time.perf_counter() <= ending)
+            idle.add(number)
+
+        # One part of every datanode after the other.
+        in_turn = itertools.cycle(sorted(idle, key=lambda number: (number % DATANODE_PARTS, number)))
+        with structlog.testing.capture_logs():
+            async with asyncio.TaskGroup() as saves:
+                while (now := time.perf_counter()) < ending:
+                    while run.due < lanes_per_second * (now - started):
+                        run.due += PART_LANES
+                        number = next(in_turn)
+                        if number in idle:
+                            idle.remove(number)
+                            saves.create_task(save(number))
+                        else:
+                            run.joined += PART_LANES
+                    await asyncio.sleep(_TICK_SECONDS)
+            for datanode in datanodes:
+                await datanode.close()
         return run
 
-    async def _persist(self, sender: int, idle: deque[int], ending: float, run: Overload) -> None:
-        """One call, repeated as the refusals say.
+    def _datanode(self, run: Overload) -> CallBatcher[_Part, None]:
+        """The batcher of a datanode's broker, with its defaults."""
+        batch = _BROKER.save_batch
 
-        Raises:
-            grpc.RpcError: it failed otherwise.
-        """
-        mine = self.bodies[sender]
-        if not mine:
-            mine.extend(self.load.saves_of(sender, 1))
-        run.begun += 1
-        backoff = run.backoffs[sender]
-        give_up = time.perf_counter() + PATIENCE_SECONDS
-        wait_seconds = 0.0
-        while (left := give_up - time.perf_counter()) > 0:
+        async def send(parts: Sequence[_Part]) -> Sequence[None]:
+            lanes = len(parts) * PART_LANES
+            run.call_lanes.append(lanes)
             try:
-                run.replies.append(await self.client.call(mine[0], left))
+                # Messages one after the other are one message with the lists of all.
+                reply = await self.client.call(b"".join(part.body for part in parts), _BROKER.call_timeout_seconds)
             except grpc.aio.AioRpcError as error:
-                if error.code() in _TIME_IS_OVER:
-                    break
-                asked = retry_delay_seconds(status_of(error))
-                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED or asked is None:
-                    raise
-                run.retry_delays.append(asked)
-                wait_seconds = backoff.next_delay_seconds(asked)
-                if time.perf_counter() + wait_seconds >= min(give_up, ending):
-                    break
-                await asyncio.sleep(wait_seconds)
-                wait_seconds = 0.0
-            else:
-                run.done += 1
-                run.done_in_time += time.perf_counter() <= ending
-                backoff.reset()
-                mine.popleft()
-                idle.append(sender)
-                return
-        # Perhaps it was done: the sender's next call is the same one, and then nothing is left to do.
-        run.given_up += 1
-        await asyncio.sleep(min(wait_seconds, max(0.0, ending - time.perf_counter())))
-        idle.append(sender)
+                failure = CallFailedError.of(error, _METHOD, _BROKER.target)
+                if failure.code in _TIME_IS_OVER:
+                    run.late += 1
+                else:
+                    assert failure.delay_seconds is not None, "refused without a time to come back"
+                    run.retry_delays.append(failure.delay_seconds)
+                raise failure from error
+            run.replies.append((reply, lanes))
+            return [None] * len(parts)
+
+        return CallBatcher(
+            method=_METHOD,
+            send=send,
+            channel_of=lambda part: str(part.number),
+            weigh=lambda _: (PART_LANES,),
+            limits=BatchLimits(
+                (batch.channels_max,),
+                batch.linger_seconds,
+                batch.calls_in_flight_max,
+                batch.another_call_after_seconds,
+            ),
+            retry=_BROKER.retry,
+        )
 
 
-@contextlib.asynccontextmanager
-async def _memory(pid: int) -> AsyncIterator[list[int]]:
-    """Resident sizes of a process, in bytes, while the context is open."""
-    found = [resident_bytes(pid)]
+def method(seconds: float, datanodes: int, saves: int) -> str:
+    """How it is measured, with so many seconds of overload, datanodes, and saves of every lane in a peak."""
+    ways = ", ".join(f"{callers} callers with {parts * PART_LANES} lanes per call" for parts, callers in PEAKS)
+    return (
+        f"Saves of lanes with three objects each, over {CONNECTIONS} connections. {datanodes} datanodes with "
+        f"{DATANODE_CHANNELS} channels each save as datanodes do, by the same code and with the default settings: what falls "
+        f"due while a call is under way shares the next one, which begins beside it after "
+        f"{_BROKER.save_batch.another_call_after_seconds:g} s; an attempt may take {_BROKER.call_timeout_seconds:g} s, and whoever "
+        "is refused waits as long as it is asked to. The coordinator's settings are the defaults, except that its queue is so "
+        f"small that it overflows with so few datanodes: {queue_items(datanodes):,} lanes, a third of all. "
+        "Only the saves themselves are "
+        f"encoded before the clock starts, {PART_LANES} channels at a time. The peak: the best of {ways}, each the mean of a run "
+        f"right before and one right after the overload, because this machine's speed changes from second to second; {saves} "
+        "saves of every lane each. Which lanes share a call says nothing of where their rows lie. The "
+        f"overload: for {seconds:g} s lanes fall due at {FACTOR} times the best peak before it, evenly over all datanodes; a "
+        "channel whose save is not answered yet saves what falls due meanwhile with its next one, as rows gather in a buffer. "
+        "Goodput: lanes that were saved while the load lasted. At the end all that was due is saved. Memory: the largest resident "
+        "size of the coordinator in all rounds."
+    )
 
-    async def watch() -> None:
-        while True:
-            await asyncio.sleep(_MEMORY_SECONDS)
-            found.append(resident_bytes(pid))
 
-    watching = asyncio.create_task(watch())
-    try:
-        yield found
-    finally:
-        watching.cancel()
+def queue_items(datanodes: int) -> int:
+    """Lanes that may wait."""
+    return round(QUEUE_OF_ALL * datanodes * DATANODE_CHANNELS)
 
 
 async def measure(options: Options) -> Report:
     """Overloads both databases in turns."""
-    settings = {"write_queue_items_max": str(QUEUE_ITEMS)}
     seconds = max(SECONDS_MIN, OVERLOAD_SECONDS * options.work)
-    lanes_each = options.scaled(LANES, LANES_MIN)
+    datanodes, saves = options.scaled(DATANODES, DATANODES_MIN), options.calls(PEAK_SAVES)
+    settings = {"write_queue_items_max": str(queue_items(datanodes))}
     async with contextlib.AsyncExitStack() as stack:
         directory = stack.enter_context(scratch())
         postgres = stack.enter_context(postgres_server())
         targets = []
-        for database, ending, apart in [(database, *how) for database in DATABASES for how in _HOW]:
+        for database, (ending, apart) in itertools.product(DATABASES, (("", "false"), (WITH_GRPC_PROCESS, "true"))):
             where = directory / f"{database}-{apart}"
             process = stack.enter_context(coordinator_on(database, where, postgres, grpc_process=apart, **settings))
             client = RawClient([process.address] * CONNECTIONS, workload.SAVE_BINLOG_PATHS)
             stack.push_async_callback(client.close)
-            lanes = workload.claimed_lanes(process.address, lanes_each * len(SIZES))
-            for number, size in enumerate(SIZES):
-                senders = lanes_each // size.lanes
-                mine = lanes[number * lanes_each : (number + 1) * lanes_each]
-                load = Load(mine, callers=senders, per_call=size.lanes, first_log_id=number * _LOG_IDS_EACH)
-                name = f"{database}{ending}, {size.lanes} per call"
-                targets.append(Target(name, size, process, client, load, senders, options.calls(PEAK_LANES), seconds))
+            channels = datanodes * DATANODE_CHANNELS // COLLECTIONS
+            lanes = [
+                lane
+                for number in range(COLLECTIONS)
+                for lane in workload.claimed_lanes(process.address, channels, f"{workload.COLLECTION}{number}")
+            ]
+            random.Random(1).shuffle(lanes)
+            load = Load(lanes, callers=datanodes * DATANODE_PARTS, per_call=PART_LANES)
+            targets.append(Target(database + ending, process, client, load, datanodes, saves, seconds))
         await interleave([Side(target.name, target.run) for target in targets], options.rounds)
-    report = Report("overload", method(seconds), _COLUMNS, versions={"postgresql": postgres.version})
+    report = Report("overload", method(seconds, datanodes, saves), _COLUMNS, versions={"postgresql": postgres.version})
     for target in targets:
         _add(report, target)
     return report
 
 
 _COLUMNS = (
-    "database, lanes",
-    "offered × peak",
+    "coordinator",
+    "lanes/s at peak",
+    "due × peak",
     "goodput × peak",
-    "calls done",
-    "given up",
-    "refusals",
+    "lanes per call",
+    "calls",
+    "refused",
     "retry delay ms, median (largest)",
+    "too late",
     "MiB at peak",
     "MiB at overload",
 )
@@ -320,35 +326,41 @@ _COLUMNS = (
 def _add(report: Report, target: Target) -> None:
     """A row and a bar; the first run is that which warms up."""
     runs = target.overloads[1:]
-    offered, goodput = target.to_peak(lambda run: run.begun), target.to_peak(lambda run: run.done_in_time)
+    peak, due = Spread(target.best_peaks()), target.to_peak(lambda run: run.due)
+    goodput = target.to_peak(lambda run: run.done_in_time)
     delays_ms = [delay * 1000 for run in runs for delay in run.retry_delays]
-    asked = f"{statistics.median(delays_ms):,.0f} ({max(delays_ms):,.0f})" if delays_ms else "none"
-    done, given_up = sum(run.done for run in runs), sum(run.given_up for run in runs)
-    counts = [f"{count:,}" for count in (done, given_up, len(delays_ms))]
-    memory = [f"{size / 2**20:,.0f}" for size in (target.resident_at_peak, target.resident_at_overload)]
-    report.rows.append([target.name, offered.shown(), goodput.shown(), *counts, asked, *memory])
+    lanes = [lanes for run in runs for lanes in run.call_lanes]
+    late = sum(run.late for run in runs)
+    report.rows.append(
+        [
+            target.name,
+            peak.shown(0),
+            due.shown(),
+            goodput.shown(),
+            f"{statistics.mean(lanes):,.0f}",
+            f"{len(lanes):,}",
+            f"{len(delays_ms):,}",
+            f"{statistics.median(delays_ms):,.0f} ({max(delays_ms):,.0f})" if delays_ms else "none",
+            f"{late:,}",
+            f"{target.resident_at_peak / 2**20:,.0f}",
+            f"{target.resident_at_overload / 2**20:,.0f}",
+        ]
+    )
     report.figures[target.name] = {
-        "offered_to_peak": offered.as_json(),
+        "lanes_per_second_at_peak": peak.as_json(),
+        "due_to_peak": due.as_json(),
         "goodput_to_peak": goodput.as_json(),
-        "calls_done": done,
-        "given_up": given_up,
-        "refusals": len(delays_ms),
+        "lanes_per_call": round(statistics.mean(lanes), 1),
+        "calls": len(lanes),
+        "refused": len(delays_ms),
         "retry_delay_ms": Spread(delays_ms).as_json() if delays_ms else None,
+        "too_late": late,
         "resident_bytes_at_peak": target.resident_at_peak,
         "resident_bytes_at_overload": target.resident_at_overload,
     }
     report.bars.append(Bar(f"{target.name}, goodput to peak", goodput.median, 0.9, 1.0))
-    if offered.median < _OFFERED_MIN:
-        report.remarks.append(
-            f"{target.name} was offered {offered.median:.1f} times its peak only: too few senders are free."
-        )
     if not delays_ms:
-        why = (
-            "they waited in front of its queue, not in it"
-            if given_up
-            else "it was not overloaded, and this run says nothing"
-        )
-        report.remarks.append(f"{target.name} refused no call: {why}.")
+        report.remarks.append(f"{target.name} refused no call: it was not overloaded, and this run says nothing.")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ that is refused as a whole says nothing of its innocent items: it is cut in halv
 """
 
 import asyncio
+import contextlib
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -27,11 +28,14 @@ class BatchLimits:
         weight_max: the largest sum of weights in one call, per kind of weight (items, binlogs, bytes, …).
         linger_seconds: how long items gather before a call.
         calls_in_flight_max: calls at once.
+        another_call_after_seconds: a call is under way for so long before the next one begins beside it, unless the last one
+            could not take all that waited.
     """
 
     weight_max: tuple[int, ...]
     linger_seconds: float
     calls_in_flight_max: int
+    another_call_after_seconds: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -76,6 +80,9 @@ class CallBatcher(Generic[T, R]):
         self._queue: deque[_Pending[T, R]] = deque()
         self._wake = asyncio.Event()
         self._workers: list[asyncio.Task[None]] = []
+        self._under_way: list[float] = []
+        self._ended = asyncio.Event()
+        self._more_waits = False
         self._closed = False
 
     async def submit(self, item: T) -> R:
@@ -125,9 +132,12 @@ class CallBatcher(Generic[T, R]):
         while True:
             await self._wake.wait()
             await asyncio.sleep(self._limits.linger_seconds)
+            await self._until_another_may_begin()
             batch = self._take()
             if not batch:
                 continue
+            began = asyncio.get_running_loop().time()
+            self._under_way.append(began)
             try:
                 await self._answer(batch)
                 backoff.reset()
@@ -138,10 +148,27 @@ class CallBatcher(Generic[T, R]):
             except Exception as error:  # noqa: BLE001  # a bug here must reach those who wait, not leave them waiting
                 _refuse_all(batch, InternalError(f"{self._method} could not be sent: {error!r}", method=self._method))
             finally:
+                self._under_way.remove(began)
+                self._ended.set()
                 # Whatever has no answer, for a failure or because this task is cancelled, is not lost from sight.
                 self._queue.extendleft(pending for pending in reversed(batch) if not pending.answer.done())
                 if self._queue:
                     self._wake.set()
+
+    async def _until_another_may_begin(self) -> None:
+        """While a call is under way, or waits to be repeated, the others gather: few large calls cost a coordinator less.
+
+        More so where it has too much to do: what waits here then needs no place in its queue, and is not refused there.
+        """
+        loop = asyncio.get_running_loop()
+        while self._under_way and not self._more_waits:
+            left_seconds = max(self._under_way) + self._limits.another_call_after_seconds - loop.time()
+            if left_seconds <= 0:
+                return
+            self._ended.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_seconds):
+                    await self._ended.wait()
 
     def _take(self) -> list[_Pending[T, R]]:
         """Takes as many items as fit into one call, oldest first."""
@@ -149,6 +176,7 @@ class CallBatcher(Generic[T, R]):
         rest: list[_Pending[T, R]] = []
         channels: set[str] = set()
         left = self._limits.weight_max
+        self._more_waits = False
         while self._queue:
             pending = self._queue.popleft()
             if pending.answer.done():
@@ -156,6 +184,7 @@ class CallBatcher(Generic[T, R]):
             remaining = tuple(has - needs for has, needs in zip(left, pending.weight, strict=True))
             if min(remaining) < 0:
                 rest.append(pending)
+                self._more_waits = True
                 break
             if pending.channel_name in channels:
                 rest.append(pending)

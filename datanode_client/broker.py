@@ -266,7 +266,12 @@ class Broker:
                 send=self._send_saves,
                 channel_of=lambda part: part.channel_name,
                 weigh=_save_weight,
-                limits=BatchLimits(save_limits, linger_seconds, config.save_batch.calls_in_flight_max),
+                limits=BatchLimits(
+                    save_limits,
+                    linger_seconds,
+                    config.save_batch.calls_in_flight_max,
+                    config.save_batch.another_call_after_seconds,
+                ),
                 retry=config.retry,
                 rng=self._rng,
             ),

@@ -48,7 +48,8 @@ class SaveBatchConfig:
     Attributes:
         linger_seconds: how long a part waits for company before it is sent.
         calls_in_flight_max: calls at once. While they are under way parts gather, so few calls mean large batches; more than
-            one keeps channels going while a call hangs until its deadline.
+            one keeps channels going while a call hangs until its deadline, and sends at once what did not fit into the last.
+        another_call_after_seconds: a call that is under way for so long hangs, or has to wait: what has gathered goes beside it.
         channels_max: parts of one call.
         binlogs_max: binlogs of one call, all parts together.
         message_bytes_max: size of one call; room for gRPC's own framing is left below the server's limit.
@@ -56,6 +57,7 @@ class SaveBatchConfig:
 
     linger_seconds: float = 0.005
     calls_in_flight_max: int = 2
+    another_call_after_seconds: float = 5.0
     channels_max: int = SAVE_CHANNELS_MAX
     binlogs_max: int = SAVE_BINLOGS_MAX
     message_bytes_max: int = MESSAGE_BYTES_MAX - 1024 * 1024
@@ -63,6 +65,12 @@ class SaveBatchConfig:
     def __post_init__(self) -> None:
         _require(self.linger_seconds >= 0, "linger_seconds", self.linger_seconds, "0 or above")
         _require(self.calls_in_flight_max >= 1, "calls_in_flight_max", self.calls_in_flight_max, "at least 1")
+        _require(
+            self.another_call_after_seconds >= 0,
+            "another_call_after_seconds",
+            self.another_call_after_seconds,
+            "0 or above",
+        )
         _require(
             1 <= self.channels_max <= SAVE_CHANNELS_MAX, "channels_max", self.channels_max, f"1 to {SAVE_CHANNELS_MAX}"
         )

@@ -9,12 +9,12 @@ import pytest
 import structlog
 from hypothesis import settings
 
-_TESTS = Path(__file__).parent
-
 if TYPE_CHECKING:
     from store.databases import Databases, Templates
     from support.kafka import KafkaBroker
     from support.postgres import PostgresServer
+
+_TESTS = Path(__file__).parent
 
 # A machine that is busy for a moment must not fail a test, and a failure must say how to repeat it.
 settings.register_profile("datacoord", deadline=None, print_blob=True)
@@ -101,13 +101,24 @@ def postgres_url(postgres_server: "PostgresServer") -> Iterator[str]:
     postgres_server.drop_database(name)
 
 
+@pytest.fixture(scope="session")
+def made_templates() -> "dict[str, Templates]":
+    """What `templates` made, by kind: pytest forgets it wherever a file of tests ends with the other kind."""
+    return {}
+
+
 @pytest.fixture(scope="session", params=["sqlite", "postgresql"])
-def templates(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> "Templates":
+def templates(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, made_templates: "dict[str, Templates]"
+) -> "Templates":
     """Databases of each kind, to be used again and again."""
     from store.databases import Templates
 
-    server = request.getfixturevalue("postgres_server") if request.param == "postgresql" else None
-    return Templates(request.param, tmp_path_factory.mktemp("databases"), server)
+    kind = request.param
+    if kind not in made_templates:
+        server = request.getfixturevalue("postgres_server") if kind == "postgresql" else None
+        made_templates[kind] = Templates(kind, tmp_path_factory.mktemp("databases"), server)
+    return made_templates[kind]
 
 
 @pytest.fixture

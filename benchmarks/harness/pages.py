@@ -45,6 +45,7 @@ COORDINATOR = Page(
         "scale",
         "recovery_info",
         "overload",
+        "refusals",
         "checkpoint_updater",
         "scrape",
         "git_source",

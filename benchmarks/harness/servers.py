@@ -1,5 +1,6 @@
 """The servers that take part: coordinators, PostgreSQL, etcd. Each in processes of its own, on a disk and durable."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tools.debian_package import debian_program
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_SECONDS_MAX = 60.0
+RESIDENT_SECONDS = 0.05
 ETCD_BACKEND_BYTES_MAX = 8 * 1024**3
 
 sys.path.insert(0, str(ROOT / "tests"))  # the suite knows how to start a PostgreSQL server, as root or not
@@ -251,6 +253,23 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 def resident_bytes(pid: int) -> int:
     """Memory of a process and its children now."""
     return _resident_bytes(pid) + sum(map(_resident_bytes, _children(pid)))
+
+
+@contextlib.asynccontextmanager
+async def resident_sizes(pid: int) -> AsyncIterator[list[int]]:
+    """What `resident_bytes` says every `RESIDENT_SECONDS` while the context is open."""
+    found = [resident_bytes(pid)]
+
+    async def watch() -> None:
+        while True:
+            await asyncio.sleep(RESIDENT_SECONDS)
+            found.append(resident_bytes(pid))
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield found
+    finally:
+        watching.cancel()
 
 
 def _resident_bytes(pid: int) -> int:

@@ -52,12 +52,12 @@ class Lane:
     timestamp: int = 0
 
 
-def claimed_lanes(address: str, channels: int) -> list[Lane]:
+def claimed_lanes(address: str, channels: int, collection: str = COLLECTION) -> list[Lane]:
     """Makes a collection of so many channels and claims them all."""
     with CoordinatorClient(address, caller="benchmark", timeout_seconds=120) as client:
         client.create_collection(
             collection_pb2.CreateCollectionRequest(
-                collection_name=COLLECTION,
+                collection_name=collection,
                 arrow_schema=pa.schema([("key", pa.string())]).serialize().to_pybytes(),
                 primary_key=["key"],
                 channel_count=channels,
@@ -65,7 +65,7 @@ def claimed_lanes(address: str, channels: int) -> list[Lane]:
                 timestamp_kind=common_pb2.TIMESTAMP_KIND_ORDINAL,
             )
         )
-        names = client.describe_collection(COLLECTION).channel_names
+        names = client.describe_collection(collection).channel_names
         infos = []
         for start in range(0, len(names), _CLAIMED_PER_CALL):
             claimed = client.claim_channels(OWNER, names[start : start + _CLAIMED_PER_CALL])

@@ -124,7 +124,9 @@ class Link(asyncio.Protocol):
     def close(self) -> None:
         """Ends the link; what was sent before still leaves. Nobody is told that the other end is gone."""
         if self._transport is not None:
-            self._flush()
+            # Where opening was cancelled the transport is closed already, and would refuse even nothing.
+            if self._sending:
+                self._flush()
             self._transport.close()
             self._transport = None
 

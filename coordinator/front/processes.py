@@ -292,7 +292,6 @@ class GrpcProcess:
         self._handlers: dict[str, Any] = {}
         self._process = _Process(self._handler_of)
         self._keeping: asyncio.Task[None] | None = None
-        self._stopping = False
 
     async def take_port(self) -> int:
         """Starts the process, which takes the port; it does not serve yet.
@@ -327,7 +326,6 @@ class GrpcProcess:
     async def stop(self, grace: float | None) -> None:
         """Takes no new calls, lets those in progress end within `grace` seconds, and ends the process."""
         self.accepts = False
-        self._stopping = True
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.wait([self._keeping])
@@ -351,12 +349,9 @@ class GrpcProcess:
             self.accepts = False
             _log.error("grpc_process_ended", pid=self._process.pid, status=await self._process.end())
             delay_seconds = _RESTART_SECONDS if time.monotonic() - began > _LIVED_SECONDS else delay_seconds
-            # A cancellation may get lost: uvloop raises another error where a connection was just being opened.
-            while not await self._take_place() and not self._stopping:
+            while not await self._take_place():
                 await asyncio.sleep(delay_seconds)
                 delay_seconds = min(2 * delay_seconds, _RESTART_SECONDS_MAX)
-            if self._stopping:
-                return
             delay_seconds = min(2 * delay_seconds, _RESTART_SECONDS_MAX)
             self.accepts = True
             self._on_restart()

@@ -229,11 +229,11 @@ class GroupCommit:
         Args:
             took_seconds: by the last transaction. The wait is half of it and 20 ms at most: a call waits little longer for it than
                 without. Where calls are let in it is 20 ms, and while they are refused, or come without a pause, as long as the
-                transaction, up to 250 ms: half of the time at most goes into it.
+                transaction, up to 250 ms: half of the time at most goes into it, after transactions of 20 ms or more.
             crowded: what the wait before this one returned.
 
         Returns:
-            whether calls still came when its time was over.
+            whether calls still came when its time was over, and this thread had no time for them before.
         """
         loop = asyncio.get_running_loop()
         lets_in, seconds_max = self._let_in(took_seconds, crowded)
@@ -249,7 +249,7 @@ class GroupCommit:
             until = min(until, first.deadline - self._pace.usual_seconds)
         idle_since, idle_seconds_max = _idle_seconds(), max(_LET_IN_IDLE_SECONDS, _LET_IN_IDLE_SHARE * took_seconds)
         self._unread.held = self._holds_loop
-        quiet_at = began + gap_seconds
+        quiet_at, found_idle = began + gap_seconds, False
         try:
             while not (self._urgent or self._closing or (self._unread.is_enough_read() and not self._holds_loop)):
                 self._knocked.clear()
@@ -260,24 +260,27 @@ class GroupCommit:
                     # A loop that was held up sees that time is over before it looks who came meanwhile, and as many turns of it as
                     # answers take bring a call from its socket here.
                     for _ in range(_TURNS):
+                        if self._knocked.is_set():
+                            break
                         await asyncio.sleep(0)
                     if not self._knocked.is_set():
                         break
                 quiet_at = loop.time() + gap_seconds
-                if loop.time() >= until or (lets_in and _idle_seconds() - idle_since > idle_seconds_max):
+                found_idle = _idle_seconds() - idle_since > idle_seconds_max
+                if loop.time() >= until or (lets_in and found_idle):
                     break
         finally:
             self._unread.held = False
-        return until - began >= _CROWDED_GAPS * gap_seconds and until < quiet_at
+        return until - began >= _CROWDED_GAPS * gap_seconds and until < quiet_at and not found_idle
 
     def _let_in(self, took_seconds: float, crowded: bool) -> tuple[bool, float]:
         """Whether calls are let in, and for how long the next transaction waits at most."""
         busy = self._pace.is_busy(took_seconds)
         enough_wait = bool(self._unread) or self._unread.is_enough_read()
-        if self._holds_loop and (self._pace.is_late() or (busy and enough_wait)):
-            return True, min(max(took_seconds, _LET_IN_SECONDS), _LET_IN_SECONDS_MAX) if busy else _LET_IN_SECONDS
-        if self._holds_loop and crowded:
-            return True, min(took_seconds, _LET_IN_SECONDS_MAX)
+        refused_or_late = self._pace.is_late() or (busy and enough_wait)
+        if self._holds_loop and (refused_or_late or crowded):
+            seconds = min(took_seconds, _LET_IN_SECONDS_MAX) if busy or crowded else 0.0
+            return True, max(seconds, _LET_IN_SECONDS if refused_or_late else 0.0)
         return False, min(took_seconds / 2, _GATHER_SECONDS_MAX)
 
     def _take_group(self) -> list[_Waiting]:

@@ -22,13 +22,14 @@ BARS = {
     "commits": 2,
     "git_source": 0,
     "latency": 2,
-    "overload": 8,
+    "overload": 4,
     "recovery_info": 0,
+    "refusals": 8,
     "saves": 2,
     "scale": 2,
     "scrape": 2,
 }
-LONG = {"checkpoints", "commits", "overload", "recovery_info", "saves", "scale"}
+LONG = {"checkpoints", "commits", "overload", "recovery_info", "refusals", "saves", "scale"}
 
 
 @pytest.mark.parametrize(

@@ -46,14 +46,14 @@ class Peer:
         return [f"{channel}:{weight}" for channel, weight in items]
 
 
-def batcher(peer: Peer, seed: int = 0) -> CallBatcher[Item, str]:
+def batcher(peer: Peer, seed: int = 0, another_call_after_seconds: float = 0.0) -> CallBatcher[Item, str]:
     """A batcher with two small limits and two calls at once."""
     return CallBatcher(
         method="Save",
         send=peer.send,
         channel_of=lambda item: item[0],
         weigh=lambda item: (1, item[1]),
-        limits=BatchLimits(WEIGHT_MAX, linger_seconds=0.0, calls_in_flight_max=2),
+        limits=BatchLimits(WEIGHT_MAX, 0.0, 2, another_call_after_seconds),
         retry=RetryConfig(0.0001, 0.001),
         rng=random.Random(seed),
     )
@@ -64,15 +64,16 @@ def batcher(peer: Peer, seed: int = 0) -> CallBatcher[Item, str]:
     items=st.lists(st.tuples(st.sampled_from("abcdefghij"), st.integers(0, 20)), max_size=30),
     plan=st.text(alphabet=".ab", max_size=30),
     poisoned=st.frozensets(st.sampled_from("abcdefghij"), max_size=3),
+    another_call_after_seconds=st.sampled_from([0.0, 0.001, 60.0]),
 )
 def test_every_item_gets_its_own_answer_whatever_happens_to_the_calls(
-    items: list[Item], plan: str, poisoned: frozenset[str]
+    items: list[Item], plan: str, poisoned: frozenset[str], another_call_after_seconds: float
 ) -> None:
     """An answer given to the wrong item registers rows that nobody wrote; an item without an answer holds its channel for ever."""
     peer = Peer(plan, poisoned)
 
     async def scenario() -> list[str | BaseException]:
-        made = batcher(peer)
+        made = batcher(peer, another_call_after_seconds=another_call_after_seconds)
         answers = await asyncio.wait_for(
             asyncio.gather(*(made.submit(item) for item in items), return_exceptions=True), 30
         )
@@ -136,3 +137,83 @@ async def test_a_bug_in_sending_reaches_those_who_wait() -> None:
     await made.close()
     with pytest.raises(DatacoordError, match="closes its broker"):
         await made.submit(("a", 1))
+
+
+class HeldPeer(Peer):
+    """Answers a call when it is let go."""
+
+    def __init__(self, plan: str = "") -> None:
+        super().__init__(plan, frozenset())
+        self.begun = asyncio.Semaphore(0)
+        self.gates = [asyncio.Event() for _ in range(3)]
+
+    async def send(self, items: Sequence[Item]) -> list[str]:
+        gate = self.gates[len(self.calls)]
+        self.calls.append(list(items))
+        self.begun.release()
+        await gate.wait()
+        if next(self._plan, ".") == "b":
+            raise again
+        return [channel for channel, _ in items]
+
+    async def sent(self) -> list[str]:
+        """The channels of the next call, when it has begun."""
+        await asyncio.wait_for(self.begun.acquire(), 30)
+        return [channel for channel, _ in self.calls[-1]]
+
+
+def submit(made: CallBatcher[Item, str], channels: str) -> list[asyncio.Task[str]]:
+    """Gives it an item of each channel."""
+    return [asyncio.create_task(made.submit((channel, 1))) for channel in channels]
+
+
+@pytest.mark.parametrize(("plan", "second"), [("", "bcd"), ("b", "abcd")], ids=["answered", "refused"])
+async def test_what_falls_due_while_a_call_is_under_way_gathers_although_two_are_allowed(
+    plan: str, second: str
+) -> None:
+    """Many small calls fill the queue of a coordinator that has too much to do, and are refused there; a large one is not."""
+    peer = HeldPeer(plan)
+    made = batcher(peer, another_call_after_seconds=60.0)
+    tasks = submit(made, "a")
+    assert await peer.sent() == ["a"]
+    for channel in "bcd":
+        tasks += submit(made, channel)
+        for _ in range(20):
+            await asyncio.sleep(0)
+    assert len(peer.calls) == 1
+    for gate in peer.gates:
+        gate.set()
+    assert await peer.sent() == list(second)
+    assert await asyncio.gather(*tasks) == list("abcd")
+    await made.close()
+
+
+async def test_a_call_that_hangs_holds_up_the_others_for_a_while_only() -> None:
+    """Until its deadline all channels of a datanode would stand still for one reply that was lost."""
+    peer = HeldPeer()
+    made = batcher(peer, another_call_after_seconds=0.01)
+    hanging = submit(made, "a")
+    assert await peer.sent() == ["a"]
+    for number, channel in enumerate("bc"):
+        others = submit(made, channel)
+        assert await peer.sent() == [channel]
+        peer.gates[number + 1].set()
+        assert await asyncio.gather(*others) == [channel]
+    assert not hanging[0].done()
+    peer.gates[0].set()
+    assert await asyncio.gather(*hanging) == ["a"]
+    await made.close()
+
+
+async def test_what_does_not_fit_into_a_call_goes_beside_it() -> None:
+    """A datanode that is far behind would wait for every answer before it says more."""
+    peer = HeldPeer()
+    made = batcher(peer, another_call_after_seconds=60.0)
+    tasks = submit(made, "abcdefgh")
+    for _ in range(2):
+        await peer.sent()
+    assert [[channel for channel, _ in call] for call in peer.calls] == [list("abcdef"), list("gh")]
+    for gate in peer.gates:
+        gate.set()
+    assert await asyncio.gather(*tasks) == list("abcdefgh")
+    await made.close()

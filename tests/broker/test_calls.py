@@ -102,6 +102,7 @@ def test_a_delay_is_capped_jittered_and_never_less_than_asked(failures: int, see
         lambda: RetryConfig(delay_seconds_initial=2, delay_seconds_max=1),
         lambda: RetryConfig(multiplier=0.5),
         lambda: SaveBatchConfig(calls_in_flight_max=0),
+        lambda: SaveBatchConfig(another_call_after_seconds=-1),
         lambda: SaveBatchConfig(channels_max=100_000),
         lambda: SaveBatchConfig(message_bytes_max=2**31),
         lambda: BrokerConfig(target=""),

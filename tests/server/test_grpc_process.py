@@ -1,7 +1,6 @@
 """The process that accepts calls: what callers see is the same, and whichever of the two processes dies, nothing is lost."""
 
 import asyncio
-import contextlib
 import errno
 import os
 import signal
@@ -22,8 +21,8 @@ from security.logins import Logins, log_lines
 from security.pki import Authority
 from support.waiting import WAIT_SECONDS_MAX, eventually
 
-from coordinator.config import Settings
 from coordinator.front import processes
+from coordinator.front.link import Link
 from coordinator.front.processes import GrpcProcess
 from datacoord.client import CoordinatorClient
 from datacoord.errors import (
@@ -282,25 +281,25 @@ def test_a_coordinator_ends_while_it_restarts_the_process(tmp_path: Path, monkey
     assert not grpc_processes_of(os.getpid())
 
 
-@pytest.mark.parametrize("fails", [True, False], ids=["fails", "goes on"])
-def test_a_coordinator_ends_where_the_restart_loses_its_cancellation(
-    fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_coordinator_ends_where_it_is_told_to_while_a_new_process_connects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A start that turned its cancellation into another error was repeated: the coordinator never ended, nor did a new process."""
-    began, listen = threading.Event(), processes._Process.listen
+    """Our own cleanup wrote to the closed connection, and its error took the place of the cancellation.
 
-    async def deaf(process: processes._Process, settings: Settings) -> int:
-        began.set()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.Event().wait()
-        if fails:
-            raise RuntimeError("the handler is closed")
-        return await listen(process, settings)
-
+    The restart was repeated, and neither the coordinator nor the new process ended.
+    """
+    made = Link.connection_made
     with running(tmp_path / "data", grpc_process=True) as coordinator:
-        monkeypatch.setattr(processes._Process, "listen", deaf)
+        keeping = grpc_process(coordinator)._keeping
+        assert keeping is not None
+
+        def connection_made(link: Link, transport: asyncio.BaseTransport) -> None:
+            made(link, transport)
+            keeping.cancel()
+
+        monkeypatch.setattr(Link, "connection_made", connection_made)
         os.kill(grpc_process(coordinator)._process.pid, signal.SIGKILL)
-        assert began.wait(WAIT_SECONDS_MAX)
+        eventually(keeping.cancelled)
     assert not grpc_processes_of(os.getpid())
 
 

@@ -9,9 +9,12 @@ from server.running_coordinator import CoordinatorThread, running
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorThread]:
-    """A coordinator on a database of its own."""
+    """A coordinator on a database of its own.
+
+    It ends with this directory: the transactions of its jobs pass the points of failure that other tests watch.
+    """
     with running(tmp_path_factory.mktemp("sink") / "data", claim_lease_seconds=600.0) as thread:
         yield thread
 

@@ -90,6 +90,22 @@ async def test_what_waits_unread_takes_room() -> None:
     await server.queue.queue.close()
 
 
+async def test_a_call_that_was_taken_is_not_refused_where_it_turns_out_larger() -> None:
+    """Large calls would be refused after all their work, again and again, for a place that they have waited for."""
+    server = Server(queue_items_max=7 * ITEMS)
+    first, answers = await full(server, READ_AHEAD)
+    answers += [server.call(name, items=5 * ITEMS) for name in "abc"]
+    await turns()
+    refused = server.call("d")
+    await turns()
+    assert isinstance(refused.exception(), OverloadedError)
+
+    server.queue.runner.gate.set()
+    assert await asyncio.gather(first, *answers) == ["first", *map(str, range(READ_AHEAD)), *"abc"]
+    assert server.waiting() == (0, 0, 0)
+    await server.queue.queue.close()
+
+
 async def test_bytes_that_wait_unread_take_room_as_they_came() -> None:
     """Memory is what a large call costs while it waits, whatever is in it."""
     server = Server(queue_bytes_max=7 * SIZE_BYTES)
@@ -204,8 +220,12 @@ class Waits:
         self._answers.append(await self._queue.hold())
         await self.after_a_transaction(come=True)
 
-    async def after_a_transaction(self, *, come: bool) -> float:
+    async def after_a_transaction(self, *, come: bool, idle_share: float = 0.0) -> float:
         """Ends the one that runs, with two calls behind it.
+
+        Args:
+            come: whether calls do.
+            idle_share: of the wait, in which the thread has nothing to do.
 
         Returns:
             seconds until the next one begins.
@@ -216,6 +236,7 @@ class Waits:
         self._queue.runner.gate.set()
         while len(self._queue.runner.groups) == before:
             self._queue.runner.gate.clear()
+            self._clock.idle_seconds += idle_share * STEP
             await self._clock.go(STEP)
             waited += STEP
             if come:
@@ -244,6 +265,16 @@ async def test_calls_are_let_in_for_longer_where_they_still_came_when_the_last_w
     assert await waits.after_a_transaction(come=True) == pytest.approx(next_seconds, abs=2 * STEP)
     assert await waits.after_a_transaction(come=False) <= 0.002 + 2 * STEP, "it ends with the calls"
     assert await waits.after_a_transaction(come=True) == pytest.approx(wait_seconds, abs=2 * STEP), "nobody came since"
+    await waits.end()
+
+
+async def test_a_wait_in_which_the_loop_was_idle_says_nothing_of_a_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who found it idle has not waited in front of the server: everybody else would wait twice as long for nothing."""
+    waits = Waits(0.04, Clock(monkeypatch))
+    await waits.begin()
+
+    for _ in range(2):
+        assert await waits.after_a_transaction(come=True, idle_share=0.8) == pytest.approx(0.02, abs=2 * STEP)
     await waits.end()
 
 
@@ -304,21 +335,33 @@ async def test_calls_are_let_in_after_somebody_was_late_though_nobody_is_refused
     await clock.go(quiet_seconds)
 
     first = await queue.hold()
-    for _ in range(2):
-        queue.queue.refuse_unread(NEVER)
     waiting = queue.submit(Call("waiting"))
     await clock.go(0.1)
+    assert await _let_in_seconds(queue, clock) == pytest.approx(let_in_seconds, abs=0.003)
+    assert await first == "first"
+
+    # They still came when that wait ended: a crowd, which is let in for as long as the transaction takes.
+    last = queue.submit(Call("last"))
+    await clock.go(0.1)
+    assert await _let_in_seconds(queue, clock) == pytest.approx(0.1, abs=0.003)
     queue.runner.gate.set()
-    step = waited = 0.0015
-    await clock.go(step)
-    while len(queue.runner.groups) == 2:
-        queue.queue.refuse_unread(NEVER)
-        await clock.go(step)
-        waited += step
-        assert waited <= let_in_seconds + 2 * step
-    assert waited >= let_in_seconds
-    assert [await first, await waiting] == ["first", "waiting"]
+    assert [await waiting, await last] == ["waiting", "last"]
     await queue.queue.close()
+
+
+async def _let_in_seconds(queue: Queue, clock: Clock) -> float:
+    """Ends the transaction under way, and knocks until the next one begins."""
+    groups, waited, step = len(queue.runner.groups), 0.0, 0.0015
+    for _ in range(2):
+        queue.queue.refuse_unread(NEVER)
+    queue.runner.gate.set()
+    while len(queue.runner.groups) == groups:
+        await clock.go(step)
+        queue.runner.gate.clear()
+        queue.queue.refuse_unread(NEVER)
+        waited += step
+        assert waited < 1.0
+    return waited
 
 
 async def test_a_transactions_worth_is_read_however_long_the_answers_of_the_last_one_took(

@@ -28,12 +28,19 @@ async def stage(empty_stage: Stage) -> Stage:
 
 
 @pytest.fixture(scope="session")
-def golden(templates: Templates, tmp_path_factory: pytest.TempPathFactory) -> Golden:
+def made_golden() -> dict[str, Golden]:
+    """What `golden` made, by kind of database; see `made_templates`."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def golden(templates: Templates, tmp_path_factory: pytest.TempPathFactory, made_golden: dict[str, Golden]) -> Golden:
     """A stage with something of everything in it, made once."""
-    url = templates.take()
-    golden = asyncio.run(Golden.make(url, tmp_path_factory.mktemp("golden")))
-    templates.give_back(url)
-    return golden
+    if templates.kind not in made_golden:
+        url = templates.take()
+        made_golden[templates.kind] = asyncio.run(Golden.make(url, tmp_path_factory.mktemp("golden")))
+        templates.give_back(url)
+    return made_golden[templates.kind]
 
 
 @pytest.fixture
