@@ -52,15 +52,12 @@ class Admission:
     def admit(self, call: WriteCall[Any]) -> None:
         """Refuses a call for which there is no room.
 
-        One that was taken unread has its room, also where it is larger than it was taken for: reading it is most of what it costs.
-        What waits is beyond its limit by what may be read ahead at most.
-
         Raises:
             OverloadedError: with the time after which there will be room.
         """
         if call.urgent:
             self._admit_urgent(call)
-        elif not self._unread.one_is_read:
+        else:
             self._admit_usual(call.items, call.size_bytes)
 
     def admit_by_estimate(self, deadline: float, size_bytes: int) -> tuple[int, int]:

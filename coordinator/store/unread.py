@@ -16,7 +16,6 @@ class Unread:
 
     Attributes:
         held: none of them may be read now.
-        one_is_read: right now, by its task.
     """
 
     def __init__(self, settings: StoreSettings, statistics: StoreStatistics) -> None:
@@ -25,7 +24,7 @@ class Unread:
         self._statistics = statistics
         self._turns: deque[asyncio.Future[None]] = deque()
         self._items = self._bytes = 0
-        self.one_is_read = False
+        self._reading = False
         self._last: asyncio.Future[None] | None = None
         self._enough = asyncio.Event()
 
@@ -72,7 +71,7 @@ class Unread:
 
     def read_on(self) -> None:
         """Has calls be read until it is enough, from the next turn of the loop on."""
-        if not self.one_is_read:
+        if not self._reading:
             self._let_one_be_read()
 
     async def read_enough(self) -> None:
@@ -100,7 +99,7 @@ class Unread:
         self._turns.clear()
 
     def _let_one_be_read(self) -> None:
-        self.one_is_read = False
+        self._reading = False
         if self._last is None:
             self._enough.set()
         while self._turns and not self.held and not self.is_enough_read():
@@ -111,7 +110,7 @@ class Unread:
                 turn.set_result(None)
                 # After the task that waits for it, which has read and submitted it by then.
                 asyncio.get_running_loop().call_soon(self._let_one_be_read)
-                self.one_is_read = True
+                self._reading = True
                 return
         self._enough.set()
 

@@ -90,22 +90,6 @@ async def test_what_waits_unread_takes_room() -> None:
     await server.queue.queue.close()
 
 
-async def test_a_call_that_was_taken_is_not_refused_where_it_turns_out_larger() -> None:
-    """Large calls would be refused after all their work, again and again, for a place that they have waited for."""
-    server = Server(queue_items_max=7 * ITEMS)
-    first, answers = await full(server, READ_AHEAD)
-    answers += [server.call(name, items=5 * ITEMS) for name in "abc"]
-    await turns()
-    refused = server.call("d")
-    await turns()
-    assert isinstance(refused.exception(), OverloadedError)
-
-    server.queue.runner.gate.set()
-    assert await asyncio.gather(first, *answers) == ["first", *map(str, range(READ_AHEAD)), *"abc"]
-    assert server.waiting() == (0, 0, 0)
-    await server.queue.queue.close()
-
-
 async def test_bytes_that_wait_unread_take_room_as_they_came() -> None:
     """Memory is what a large call costs while it waits, whatever is in it."""
     server = Server(queue_bytes_max=7 * SIZE_BYTES)
