@@ -28,7 +28,7 @@ class BatchLimits:
         weight_max: the largest sum of weights in one call, per kind of weight (items, binlogs, bytes, …).
         linger_seconds: how long items gather before a call.
         calls_in_flight_max: calls at once.
-        another_call_after_seconds: a call is under way for so long before the next one begins beside it, unless the last one
+        another_call_after_seconds: a call is unanswered for so long before the next one begins beside it, unless the last one
             could not take all that waited.
     """
 
@@ -82,6 +82,7 @@ class CallBatcher(Generic[T, R]):
         self._workers: list[asyncio.Task[None]] = []
         self._under_way: list[float] = []
         self._ended = asyncio.Event()
+        self._not_before = 0.0
         self._more_waits = False
         self._closed = False
 
@@ -128,15 +129,15 @@ class CallBatcher(Generic[T, R]):
         )
 
     async def _work(self) -> None:
-        backoff = Backoff(self._retry, self._rng)
+        loop, backoff = asyncio.get_running_loop(), Backoff(self._retry, self._rng)
         while True:
             await self._wake.wait()
             await asyncio.sleep(self._limits.linger_seconds)
-            await self._until_another_may_begin()
+            await self._until_a_call_may_begin()
             batch = self._take()
             if not batch:
                 continue
-            began = asyncio.get_running_loop().time()
+            began = loop.time()
             self._under_way.append(began)
             try:
                 await self._answer(batch)
@@ -144,7 +145,7 @@ class CallBatcher(Generic[T, R]):
             except CallFailedError as failure:
                 delay_seconds = backoff.next_delay_seconds(failure.delay_seconds)
                 log_failure(failure, self._method, backoff.failures, delay_seconds)
-                await asyncio.sleep(delay_seconds)
+                self._not_before = max(self._not_before, loop.time() + delay_seconds)
             except Exception as error:  # noqa: BLE001  # a bug here must reach those who wait, not leave them waiting
                 _refuse_all(batch, InternalError(f"{self._method} could not be sent: {error!r}", method=self._method))
             finally:
@@ -155,15 +156,18 @@ class CallBatcher(Generic[T, R]):
                 if self._queue:
                     self._wake.set()
 
-    async def _until_another_may_begin(self) -> None:
-        """While a call is under way, or waits to be repeated, the others gather: few large calls cost a coordinator less.
+    async def _until_a_call_may_begin(self) -> None:
+        """Nobody calls before the time that a refusal asked for, and while a call is unanswered the others gather.
 
-        More so where it has too much to do: what waits here then needs no place in its queue, and is not refused there.
+        Few large calls cost a coordinator less, the more so where it has too much to do: what waits here needs no place in its
+        queue, and is not refused there.
         """
         loop = asyncio.get_running_loop()
-        while self._under_way and not self._more_waits:
-            left_seconds = max(self._under_way) + self._limits.another_call_after_seconds - loop.time()
-            if left_seconds <= 0:
+        while True:
+            until = self._not_before
+            if self._under_way and not self._more_waits:
+                until = max(until, max(self._under_way) + self._limits.another_call_after_seconds)
+            if (left_seconds := until - loop.time()) <= 0:
                 return
             self._ended.clear()
             with contextlib.suppress(TimeoutError):

@@ -49,7 +49,7 @@ class SaveBatchConfig:
         linger_seconds: how long a part waits for company before it is sent.
         calls_in_flight_max: calls at once. While they are under way parts gather, so few calls mean large batches; more than
             one keeps channels going while a call hangs until its deadline, and sends at once what did not fit into the last.
-        another_call_after_seconds: a call that is under way for so long hangs, or has to wait: what has gathered goes beside it.
+        another_call_after_seconds: a call that is unanswered for so long hangs, or has to wait: what has gathered goes beside it.
         channels_max: parts of one call.
         binlogs_max: binlogs of one call, all parts together.
         message_bytes_max: size of one call; room for gRPC's own framing is left below the server's limit.

@@ -142,8 +142,9 @@ async def test_a_bug_in_sending_reaches_those_who_wait() -> None:
 class HeldPeer(Peer):
     """Answers a call when it is let go."""
 
-    def __init__(self, plan: str = "") -> None:
+    def __init__(self, plan: str = "", failure: CallFailedError = again) -> None:
         super().__init__(plan, frozenset())
+        self._failure = failure
         self.begun = asyncio.Semaphore(0)
         self.gates = [asyncio.Event() for _ in range(3)]
 
@@ -153,7 +154,7 @@ class HeldPeer(Peer):
         self.begun.release()
         await gate.wait()
         if next(self._plan, ".") == "b":
-            raise again
+            raise self._failure
         return [channel for channel, _ in items]
 
     async def sent(self) -> list[str]:
@@ -202,6 +203,21 @@ async def test_a_call_that_hangs_holds_up_the_others_for_a_while_only() -> None:
     assert not hanging[0].done()
     peer.gates[0].set()
     assert await asyncio.gather(*hanging) == ["a"]
+    await made.close()
+
+
+async def test_what_gathers_until_a_refused_call_may_come_back_goes_with_it() -> None:
+    """A datanode that is asked to wait for long would cut its calls in two, and repeat both of them."""
+    asked = CallFailedError(again.error, again.code, True, 0.05)
+    peer = HeldPeer("b", asked)
+    made = batcher(peer, another_call_after_seconds=0.001)
+    for gate in peer.gates:
+        gate.set()
+    tasks = submit(made, "a")
+    assert await peer.sent() == ["a"]
+    tasks += submit(made, "b")
+    assert await peer.sent() == ["a", "b"]
+    assert await asyncio.gather(*tasks) == ["a", "b"]
     await made.close()
 
 
