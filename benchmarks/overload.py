@@ -2,9 +2,9 @@
 
 make bench NAME=overload [ARGS="--rounds 3 --work 0.6"]; 25 minutes at most.
 
-The coordinator has its default settings and the datanodes theirs; `benchmarks/refusals.py` has callers who gather nothing before
-a queue that is much too short. `--work` is a share of the 30 s of overload (3 s at least) and of the calls of a peak, `--scale`
-of the datanodes.
+The datanodes have their default settings, and so has the coordinator, but for a queue that so few of them can fill;
+`benchmarks/refusals.py` has callers who gather nothing before one that is much too short. `--work` is a share of the 30 s of
+overload (3 s at least), `--scale` of the datanodes.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from benchmarks.harness.against_etcd import WITH_GRPC_PROCESS
 from benchmarks.harness.command import Options, main
 from benchmarks.harness.load import RawClient
 from benchmarks.harness.report import Bar, Report
-from benchmarks.harness.rounds import Sample, Side, Spread, interleave
+from benchmarks.harness.rounds import Sample, Side, Spread, interleave, median_and_largest
 from benchmarks.harness.servers import (
     DATABASES,
     CoordinatorProcess,
@@ -40,7 +40,7 @@ from datanode_client.calls import CallFailedError
 from datanode_client.client_config import BrokerConfig
 
 DATANODES, DATANODES_MIN = 96, 36
-"""The fewest whose lanes fill the queue and that are enough for a peak."""
+"""The fewest with whose queue no peak is refused."""
 DATANODE_CHANNELS = 256
 COLLECTIONS = 2
 PART_LANES = 32
@@ -51,7 +51,7 @@ QUEUE_OF_ALL = 1 / 3
 PEAKS = ((1, 64), (DATANODE_PARTS, 6), (DATANODE_PARTS, 12))
 """Parts in a call, and callers at once: the best of them is the peak."""
 PEAK_SAVES = 3
-"""Of every lane."""
+"""Of every lane: several seconds, as a moment at which this machine is fast is no peak."""
 CONNECTIONS = 64
 FACTOR = 3
 OVERLOAD_SECONDS, SECONDS_MIN = 30.0, 3.0
@@ -75,20 +75,18 @@ class Overload:
 
     Attributes:
         due: lanes that fell due.
-        joined: lanes of those whose channel's save was not answered yet.
         done: lanes that were saved.
         done_in_time: those that were before the load ended.
-        call_lanes: lanes of each attempt.
+        attempt_lanes: lanes of each attempt.
         retry_delays: that refusals asked for, in seconds.
         late: attempts whose time was over before they were answered.
         replies: with their lanes.
     """
 
     due: int = 0
-    joined: int = 0
     done: int = 0
     done_in_time: int = 0
-    call_lanes: list[int] = field(default_factory=list)
+    attempt_lanes: list[int] = field(default_factory=list)
     retry_delays: list[float] = field(default_factory=list)
     late: int = 0
     replies: list[tuple[bytes, int]] = field(default_factory=list)
@@ -104,12 +102,11 @@ class Target:
         client: of it.
         load: a caller of it is a part.
         datanodes: how many.
-        peak_saves: of every lane in a peak.
         seconds: of an overload.
         bodies: saves of each part, in the order in which they must be done.
         peaks: by parts in a call and callers: lanes per second, the mean of before and after each overload.
-        resident_at_peak: bytes, the largest.
-        resident_at_overload: likewise.
+        resident_at_peak: bytes, the largest before the first overload.
+        resident_at_overload: bytes, the largest of all.
         overloads: that were run.
     """
 
@@ -118,7 +115,6 @@ class Target:
     client: RawClient
     load: Load
     datanodes: int
-    peak_saves: int
     seconds: float
     bodies: list[deque[bytes]] = field(init=False)
     peaks: dict[tuple[int, int], list[float]] = field(default_factory=dict)
@@ -145,7 +141,8 @@ class Target:
             await self._drive(*PEAKS[-1], saves=1)
         async with resident_sizes(self.process.pid) as resident:
             before = [await self._peak(*how) for how in PEAKS]
-        self.resident_at_peak = max(self.resident_at_peak, *resident)
+        if not self.overloads:
+            self.resident_at_peak = max(resident)
         peak = max(before)
         self._encode(range(len(self.bodies)), round(_AHEAD * peak * self.seconds / PART_LANES / len(self.bodies)) + 2)
         async with resident_sizes(self.process.pid) as resident:
@@ -162,7 +159,7 @@ class Target:
 
     async def _peak(self, parts: int, callers: int) -> float:
         """Lanes per second that are answered for."""
-        return (await self._drive(parts, callers, self.peak_saves)).per_second
+        return (await self._drive(parts, callers, PEAK_SAVES)).per_second
 
     async def _drive(self, parts: int, callers: int, saves: int) -> Sample:
         """Saves all lanes so many times, by so many callers at once, each with parts of its own, so many in a call."""
@@ -209,8 +206,6 @@ class Target:
                         if number in idle:
                             idle.remove(number)
                             saves.create_task(save(number))
-                        else:
-                            run.joined += PART_LANES
                     await asyncio.sleep(_TICK_SECONDS)
             for datanode in datanodes:
                 await datanode.close()
@@ -222,7 +217,7 @@ class Target:
 
         async def send(parts: Sequence[_Part]) -> Sequence[None]:
             lanes = len(parts) * PART_LANES
-            run.call_lanes.append(lanes)
+            run.attempt_lanes.append(lanes)
             try:
                 # Messages one after the other are one message with the lists of all.
                 reply = await self.client.call(b"".join(part.body for part in parts), _BROKER.call_timeout_seconds)
@@ -252,24 +247,24 @@ class Target:
         )
 
 
-def method(seconds: float, datanodes: int, saves: int) -> str:
-    """How it is measured, with so many seconds of overload, datanodes, and saves of every lane in a peak."""
+def method(seconds: float, datanodes: int) -> str:
+    """How it is measured, with so many seconds of overload and datanodes."""
     ways = ", ".join(f"{callers} callers with {parts * PART_LANES} lanes per call" for parts, callers in PEAKS)
     return (
         f"Saves of lanes with three objects each, over {CONNECTIONS} connections. {datanodes} datanodes with "
-        f"{DATANODE_CHANNELS} channels each save as datanodes do, by the same code and with the default settings: what falls "
-        f"due while a call is under way shares the next one, which begins beside it after "
+        f"{DATANODE_CHANNELS} channels each save as datanodes do, by the same code and with the default settings: what falls due "
+        f"while a call is unanswered shares the next one, which begins beside it after "
         f"{_BROKER.save_batch.another_call_after_seconds:g} s; an attempt may take {_BROKER.call_timeout_seconds:g} s, and whoever "
-        "is refused waits as long as it is asked to. The coordinator's settings are the defaults, except that its queue is so "
-        f"small that it overflows with so few datanodes: {queue_items(datanodes):,} lanes, a third of all. "
-        "Only the saves themselves are "
-        f"encoded before the clock starts, {PART_LANES} channels at a time. The peak: the best of {ways}, each the mean of a run "
-        f"right before and one right after the overload, because this machine's speed changes from second to second; {saves} "
-        "saves of every lane each. Which lanes share a call says nothing of where their rows lie. The "
+        "is refused waits as long as it is asked to, and gathers. The coordinator's settings are the defaults, except that its "
+        f"queue is so small that it overflows with so few datanodes: {queue_items(datanodes):,} lanes, a third of all. Only the "
+        f"saves themselves are encoded before the clock starts, {PART_LANES} channels at a time. The peak: the best of {ways}, "
+        "each the mean of a run right before and one right after the overload, because this machine's speed changes from second "
+        f"to second; {PEAK_SAVES} saves of every lane each. Which lanes share a call says nothing of where their rows lie. The "
         f"overload: for {seconds:g} s lanes fall due at {FACTOR} times the best peak before it, evenly over all datanodes; a "
-        "channel whose save is not answered yet saves what falls due meanwhile with its next one, as rows gather in a buffer. "
-        "Goodput: lanes that were saved while the load lasted. At the end all that was due is saved. Memory: the largest resident "
-        "size of the coordinator in all rounds."
+        "channel whose save is not answered yet saves what falls due meanwhile with the next one that falls due, as rows gather "
+        "in a buffer. Goodput: lanes that were saved while the load lasted; every save that began then is done at the end. Lanes "
+        "per attempt and attempts: those that were refused, and those after the load, included. Memory: the largest resident size "
+        "of the coordinator, before the first overload and in all of them."
     )
 
 
@@ -281,7 +276,7 @@ def queue_items(datanodes: int) -> int:
 async def measure(options: Options) -> Report:
     """Overloads both databases in turns."""
     seconds = max(SECONDS_MIN, OVERLOAD_SECONDS * options.work)
-    datanodes, saves = options.scaled(DATANODES, DATANODES_MIN), options.calls(PEAK_SAVES)
+    datanodes = options.scaled(DATANODES, DATANODES_MIN)
     settings = {"write_queue_items_max": str(queue_items(datanodes))}
     async with contextlib.AsyncExitStack() as stack:
         directory = stack.enter_context(scratch())
@@ -300,9 +295,9 @@ async def measure(options: Options) -> Report:
             ]
             random.Random(1).shuffle(lanes)
             load = Load(lanes, callers=datanodes * DATANODE_PARTS, per_call=PART_LANES)
-            targets.append(Target(database + ending, process, client, load, datanodes, saves, seconds))
+            targets.append(Target(database + ending, process, client, load, datanodes, seconds))
         await interleave([Side(target.name, target.run) for target in targets], options.rounds)
-    report = Report("overload", method(seconds, datanodes, saves), _COLUMNS, versions={"postgresql": postgres.version})
+    report = Report("overload", method(seconds, datanodes), _COLUMNS, versions={"postgresql": postgres.version})
     for target in targets:
         _add(report, target)
     return report
@@ -313,8 +308,8 @@ _COLUMNS = (
     "lanes/s at peak",
     "due × peak",
     "goodput × peak",
-    "lanes per call",
-    "calls",
+    "lanes per attempt",
+    "attempts",
     "refused",
     "retry delay ms, median (largest)",
     "too late",
@@ -329,7 +324,7 @@ def _add(report: Report, target: Target) -> None:
     peak, due = Spread(target.best_peaks()), target.to_peak(lambda run: run.due)
     goodput = target.to_peak(lambda run: run.done_in_time)
     delays_ms = [delay * 1000 for run in runs for delay in run.retry_delays]
-    lanes = [lanes for run in runs for lanes in run.call_lanes]
+    lanes = [lanes for run in runs for lanes in run.attempt_lanes]
     late = sum(run.late for run in runs)
     report.rows.append(
         [
@@ -340,7 +335,7 @@ def _add(report: Report, target: Target) -> None:
             f"{statistics.mean(lanes):,.0f}",
             f"{len(lanes):,}",
             f"{len(delays_ms):,}",
-            f"{statistics.median(delays_ms):,.0f} ({max(delays_ms):,.0f})" if delays_ms else "none",
+            median_and_largest(delays_ms),
             f"{late:,}",
             f"{target.resident_at_peak / 2**20:,.0f}",
             f"{target.resident_at_overload / 2**20:,.0f}",
@@ -350,8 +345,8 @@ def _add(report: Report, target: Target) -> None:
         "lanes_per_second_at_peak": peak.as_json(),
         "due_to_peak": due.as_json(),
         "goodput_to_peak": goodput.as_json(),
-        "lanes_per_call": round(statistics.mean(lanes), 1),
-        "calls": len(lanes),
+        "lanes_per_attempt": round(statistics.mean(lanes), 1),
+        "attempts": len(lanes),
         "refused": len(delays_ms),
         "retry_delay_ms": Spread(delays_ms).as_json() if delays_ms else None,
         "too_late": late,

@@ -25,7 +25,7 @@ from benchmarks.harness.against_etcd import WITH_GRPC_PROCESS
 from benchmarks.harness.command import Options, main
 from benchmarks.harness.load import RawClient
 from benchmarks.harness.report import Bar, Report
-from benchmarks.harness.rounds import Sample, Side, Spread, interleave
+from benchmarks.harness.rounds import Sample, Side, Spread, interleave, median_and_largest
 from benchmarks.harness.servers import (
     DATABASES,
     CoordinatorProcess,
@@ -306,11 +306,10 @@ def _add(report: Report, target: Target) -> None:
     runs = target.overloads[1:]
     offered, goodput = target.to_peak(lambda run: run.begun), target.to_peak(lambda run: run.done_in_time)
     delays_ms = [delay * 1000 for run in runs for delay in run.retry_delays]
-    asked = f"{statistics.median(delays_ms):,.0f} ({max(delays_ms):,.0f})" if delays_ms else "none"
     done, given_up = sum(run.done for run in runs), sum(run.given_up for run in runs)
     counts = [f"{count:,}" for count in (done, given_up, len(delays_ms))]
     memory = [f"{size / 2**20:,.0f}" for size in (target.resident_at_peak, target.resident_at_overload)]
-    report.rows.append([target.name, offered.shown(), goodput.shown(), *counts, asked, *memory])
+    report.rows.append([target.name, offered.shown(), goodput.shown(), *counts, median_and_largest(delays_ms), *memory])
     report.figures[target.name] = {
         "offered_to_peak": offered.as_json(),
         "goodput_to_peak": goodput.as_json(),

@@ -104,6 +104,11 @@ async def interleave(sides: Sequence[Side], rounds: int) -> dict[str, list[Sampl
     return samples
 
 
+def median_and_largest(values: Sequence[float]) -> str:
+    """Of values of which there may be none, as tables show them."""
+    return f"{statistics.median(values):,.0f} ({max(values):,.0f})" if values else "none"
+
+
 def ratios(of: Sequence[Sample], to: Sequence[Sample], figure: Callable[[Sample], float]) -> Spread:
     """The ratio of a figure of two sides, round by round."""
     return Spread([figure(mine) / figure(other) for mine, other in zip(of, to, strict=True)])

@@ -270,6 +270,8 @@ async def resident_sizes(pid: int) -> AsyncIterator[list[int]]:
         yield found
     finally:
         watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
 
 
 def _resident_bytes(pid: int) -> int:
