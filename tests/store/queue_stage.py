@@ -106,3 +106,9 @@ class Clock:
             self.now += passed
             for _ in range(10):
                 await asyncio.sleep(0)
+
+
+async def turns(count: int = 50) -> None:
+    """Lets everybody do what they can without time passing."""
+    for _ in range(count):
+        await asyncio.sleep(0)
