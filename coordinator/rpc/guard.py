@@ -7,7 +7,7 @@ start. They take raw bytes, so that a malformed message is refused like every ot
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -41,6 +41,7 @@ OVERLOADED_RETRY_DELAY_MS: Final = 200
 URGENT_CALLS_MARGIN: Final = 512
 """So many calls beyond `calls_max` are taken of those that keep sessions alive: others must not cost an idle datanode its lease."""
 
+_AT_ONCE: Final = nullcontext()
 _OVER_SECONDS: Final = 1.0
 """Far more than gRPC needs to cancel a call that it knows to be over."""
 
@@ -91,7 +92,9 @@ class Guard:
         self._deadline_seconds_max = deadline_seconds_max
         self._calls_max = calls_max
         self.refuse_write: Callable[[float], None] = lambda _deadline: None
-        self.admit_write: Callable[[float, int], Awaitable[None] | None] = lambda _deadline, _size_bytes: None
+        self.admit_write: Callable[[float, int], AbstractAsyncContextManager[None]] = lambda _deadline, _size_bytes: (
+            _AT_ONCE
+        )
         self._in_flight = 0
         self._unary_in_flight = 0
         self._draining = False
@@ -189,11 +192,10 @@ class Guard:
         self._enter_unary()
         try:
             self._admit(call, body)
-            if call.method in ADMITTED_EARLY and (turn := self.admit_write(call.deadline, len(body))) is not None:
-                await turn
-            request = _read(body, request_class)
-            async with asyncio.timeout_at(call.deadline + DEADLINE_MARGIN_SECONDS):
-                return await behaviour(request, call)
+            async with self.admit_write(call.deadline, len(body)) if call.method in ADMITTED_EARLY else _AT_ONCE:
+                request = _read(body, request_class)
+                async with asyncio.timeout_at(call.deadline + DEADLINE_MARGIN_SECONDS):
+                    return await behaviour(request, call)
         finally:
             self._leave_unary()
 

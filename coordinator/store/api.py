@@ -1,6 +1,7 @@
 """The facade of the store: what the RPC layer and the jobs call."""
 
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
 import structlog
@@ -187,7 +188,7 @@ class Store(Operations):
         """
         self._queue.refuse_unread(deadline)
 
-    def admit(self, deadline: float, size_bytes: int) -> Awaitable[None] | None:
+    def admit(self, deadline: float, size_bytes: int) -> AbstractAsyncContextManager[None]:
         """Refuses a write before anything is done for it, where the queue has no room or the write would come too late.
 
         Args:
@@ -195,7 +196,7 @@ class Store(Operations):
             size_bytes: of the call as it came.
 
         Returns:
-            what to wait for before the call is read, which may raise DeadlineExpiredError; None = nothing.
+            in what the call is to be read and done; entering it waits for its turn, and may raise DeadlineExpiredError.
 
         Raises:
             OverloadedError: with the time after which there will be room.

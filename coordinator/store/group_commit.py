@@ -7,7 +7,8 @@ one transaction commits, the next group gathers; an idle queue makes nobody wait
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -40,6 +41,9 @@ response is written, the socket takes it, and one for each of two tasks between.
 for the whole transaction after theirs, and a quarter of what was done under overload was done for callers who had gone."""
 _PAUSE_SECONDS = 0.005
 """After so long without a transaction, and without answers on their way, nobody is on the way any more."""
+
+_AT_ONCE = nullcontext()
+"""For a call that waits for no turn."""
 
 
 class Runner(Protocol):
@@ -116,7 +120,8 @@ class GroupCommit:
         """
         if self._closing:
             raise StoreUnavailableError("the coordinator is shutting down; repeat the call")
-        self._admission.admit(call)
+        if not self._unread.take_place():
+            self._admission.admit(call)
         call.deadline = deadline
         waiting = _Waiting(call, asyncio.get_running_loop().create_future())
         (self._urgent if call.urgent else self._queue).append(waiting)
@@ -142,7 +147,7 @@ class GroupCommit:
         self._knocked.set()
         self._admission.admit_by_estimate(deadline, 0)
 
-    def admit_unread(self, deadline: float, size_bytes: int) -> Awaitable[None] | None:
+    def admit_unread(self, deadline: float, size_bytes: int) -> AbstractAsyncContextManager[None]:
         """Refuses a call that is here and has not been read yet likewise, or takes it.
 
         Args:
@@ -150,7 +155,7 @@ class GroupCommit:
             size_bytes: of the call as it came.
 
         Returns:
-            what to wait for before it is read, which may raise DeadlineExpiredError; None = nothing.
+            in what it is to be read and submitted; entering it waits for its turn, and may raise DeadlineExpiredError.
 
         Raises:
             OverloadedError: with the time after which it is worth another try.
@@ -158,13 +163,17 @@ class GroupCommit:
         """
         self._knocked.set()
         items, size_bytes = self._admission.admit_by_estimate(deadline, size_bytes)
-        return None if self._unread.may_be_read() else self._wait_unread(deadline, items, size_bytes)
+        return _AT_ONCE if self._unread.may_be_read() else self._in_turn(deadline, items, size_bytes)
 
-    async def _wait_unread(self, deadline: float, items: int, size_bytes: int) -> None:
-        try:
-            await self._unread.wait(deadline, items, size_bytes)
-        except TimeoutError:
-            raise self._admission.expired() from None
+    @asynccontextmanager
+    async def _in_turn(self, deadline: float, items: int, size_bytes: int) -> AsyncIterator[None]:
+        with self._unread.place(items, size_bytes) as turn:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await turn
+            except TimeoutError:
+                raise self._admission.expired() from None
+            yield
 
     async def close(self) -> None:
         """Takes no more calls and answers those that wait."""

@@ -7,8 +7,31 @@ for the loop, such as answers, goes in between.
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 
 from coordinator.store.answers import StoreSettings, StoreStatistics
+
+
+@dataclass(slots=True)
+class _Place:
+    """Room that is kept for a call.
+
+    Attributes:
+        among: the calls among which it is counted; None = no more.
+        items: of the call, about.
+        size_bytes: of the call, about.
+    """
+
+    among: "Unread | None"
+    items: int
+    size_bytes: int
+
+
+_PLACE: ContextVar[_Place | None] = ContextVar("place", default=None)
+"""Of the call that runs in this context: between its turn and its submission only the code of its method runs."""
 
 
 class Unread:
@@ -49,25 +72,36 @@ class Unread:
         """Whether a transaction's worth of calls is read and waits."""
         return self.read_items >= self._settings.group_items_max or self.read_bytes >= self._settings.group_bytes_max
 
-    async def wait(self, deadline: float, items: int, size_bytes: int) -> None:
-        """Waits until a call may be read, which the caller then does before anything else.
+    @contextmanager
+    def place(self, items: int, size_bytes: int) -> Iterator[Awaitable[None]]:
+        """A place for the call that runs in this context; it ends when the call is submitted, or with what is done inside.
 
         Args:
-            deadline: of the call, in the loop's time.
             items: in it, about.
             size_bytes: of it, about.
 
-        Raises:
-            TimeoutError: its time was over first.
+        Returns:
+            what to wait for before the call is read, which is then to be done at once.
         """
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        place = _Place(self, items, size_bytes)
         self._turns.append(turn)
-        self._count(1, items, size_bytes)
+        self._count(1, place)
+        _PLACE.set(place)
         try:
-            async with asyncio.timeout_at(deadline):
-                await turn
+            yield turn
         finally:
-            self._count(-1, items, size_bytes)
+            self._end(place)
+
+    def take_place(self) -> bool:
+        """Ends the place of the call that runs in this context, for the one that it takes in the queue; False = it has none.
+
+        Whoever has one is not refused any more, however much larger than expected it is: it waited, and the work of reading it is
+        done. So more items may wait than are allowed, by those of one transaction and of the calls that are being read; not more
+        bytes, which were known.
+        """
+        place = _PLACE.get()
+        return place is not None and self._end(place)
 
     def read_on(self) -> None:
         """Has calls be read until it is enough, from the next turn of the loop on."""
@@ -114,9 +148,16 @@ class Unread:
                 return
         self._enough.set()
 
-    def _count(self, sign: int, items: int, size_bytes: int) -> None:
-        self._items += sign * items
-        self._bytes += sign * size_bytes
+    def _end(self, place: _Place) -> bool:
+        if place.among is not self:
+            return False
+        place.among = None
+        self._count(-1, place)
+        return True
+
+    def _count(self, sign: int, place: _Place) -> None:
+        self._items += sign * place.items
+        self._bytes += sign * place.size_bytes
         self._statistics.queued_calls += sign
-        self._statistics.queued_items += sign * items
-        self._statistics.queued_bytes += sign * size_bytes
+        self._statistics.queued_items += sign * place.items
+        self._statistics.queued_bytes += sign * place.size_bytes

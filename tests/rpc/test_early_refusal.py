@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
 import grpc
@@ -101,8 +101,9 @@ async def test_what_is_taken_is_asked_for_room_again_by_its_size() -> None:
     async with serving(Rig()) as rig:
         sizes: list[int] = []
 
-        def admit(_deadline: float, size_bytes: int) -> None:
+        def admit(_deadline: float, size_bytes: int) -> AbstractAsyncContextManager[None]:
             sizes.append(size_bytes)
+            return nullcontext()
 
         rig.guard.admit_write = admit
         await rig.call()

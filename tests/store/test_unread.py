@@ -25,16 +25,17 @@ class Server:
         self.queue = Queue(group_items_max=GROUP_ITEMS_MAX, **changes)
         self.read: list[str] = []
 
-    def call(self, name: str, *, items: int = ITEMS, deadline: float = NEVER, valid: bool = True) -> asyncio.Task[str]:
+    def call(
+        self, name: str, *, items: int = ITEMS, deadline: float = NEVER, valid: bool = True, pause: int = 0
+    ) -> asyncio.Task[str]:
         async def answer() -> str:
             self.queue.queue.refuse_unread(deadline)
-            turn = self.queue.queue.admit_unread(deadline, SIZE_BYTES)
-            if turn is not None:
-                await turn
-            self.read.append(name)
-            if not valid:
-                raise ValueError(name)
-            return await self.queue.queue.submit(Call(name, items=items, size_bytes=SIZE_BYTES), None)
+            async with self.queue.queue.admit_unread(deadline, SIZE_BYTES):
+                self.read.append(name)
+                if not valid:
+                    raise ValueError(name)
+                await turns(pause)
+                return await self.queue.queue.submit(Call(name, items=items, size_bytes=SIZE_BYTES), None)
 
         return asyncio.get_running_loop().create_task(answer())
 
@@ -87,6 +88,57 @@ async def test_bytes_that_wait_unread_take_room_as_they_came() -> None:
     assert [type(answer.exception()) for answer in answers if answer.done()] == [OverloadedError] * 3
     server.queue.runner.gate.set()
     await asyncio.gather(first, *answers, return_exceptions=True)
+    await server.queue.queue.close()
+
+
+@pytest.mark.parametrize("pause", [0, 3])
+async def test_a_call_that_was_taken_is_not_refused_once_it_is_read(pause: int) -> None:
+    """Under overload most of the work would be to read large calls, only to send them away.
+
+    Neither the others that wait nor those who come while it looks something up have the room that it was promised.
+    """
+    server = Server(queue_items_max=7 * ITEMS)
+    first, answers = await full(server, READ_AHEAD)
+    large = [server.call(f"large {number}", items=5 * ITEMS, pause=pause) for number in range(3)]
+    await turns()
+    assert server.waiting() == (7, 7 * ITEMS, 7 * SIZE_BYTES)
+
+    refused = []
+    server.queue.runner.gate.set()
+    while not all(answer.done() for answer in large):
+        refused.append(server.call("others"))
+        refused.append(server.queue.submit(Call("at once", items=ITEMS)))
+        await asyncio.sleep(0)
+        assert pause or server.queue.statistics.queued_items <= 7 * ITEMS + GROUP_ITEMS_MAX + 5 * ITEMS
+    assert await asyncio.gather(first, *answers, *large)
+    outcomes = await asyncio.gather(*refused, return_exceptions=True)
+    assert any(isinstance(outcome, OverloadedError) for outcome in outcomes)
+    assert server.waiting() == (0, 0, 0)
+    await server.queue.queue.close()
+
+
+async def test_a_call_that_looks_something_up_keeps_its_room() -> None:
+    """Others would be given it meanwhile, and the queue would grow beyond its limit by as many as look something up."""
+    server = Server(queue_items_max=7 * ITEMS)
+    first, answers = await full(server, READ_AHEAD)
+    slow = [server.call(f"slow {number}", pause=30) for number in range(3)]
+    await turns()
+    server.queue.runner.gate.set()
+    await first
+    server.queue.runner.gate.clear()
+    await turns(15)
+    assert len(server.read) == READ_AHEAD + 3
+
+    others = [server.queue.submit(Call("other", items=ITEMS)) for _ in range(7)]
+    await turns(1)
+    assert {type(other.exception()) for other in others if other.done()} == {OverloadedError}
+    assert server.waiting()[1] == 7 * ITEMS
+    await turns(50)
+    assert server.waiting()[1] == 7 * ITEMS
+    server.queue.runner.gate.set()
+    await asyncio.gather(*answers, *slow)
+    await asyncio.gather(*others, return_exceptions=True)
+    assert server.waiting() == (0, 0, 0)
     await server.queue.queue.close()
 
 
@@ -209,7 +261,7 @@ async def test_calls_that_have_grown_old_are_refused_while_others_are_late(monke
     server.queue.runner.gate.set()
     await usual
     first, answers = await full(server, 2)
-    assert server.queue.queue.admit_unread(clock.now + 0.05, SIZE_BYTES) is None
+    server.queue.queue.admit_unread(clock.now + 0.05, SIZE_BYTES)
     answers[0].cancel()
     server.queue.runner.gate.set()
     await asyncio.gather(first, *answers, return_exceptions=True)
@@ -217,9 +269,9 @@ async def test_calls_that_have_grown_old_are_refused_while_others_are_late(monke
     first, answers = await full(server, 1)
     with pytest.raises(OverloadedError):
         server.queue.queue.admit_unread(clock.now + 0.05, SIZE_BYTES)
-    assert server.queue.queue.admit_unread(clock.now + 0.5, SIZE_BYTES) is None
+    server.queue.queue.admit_unread(clock.now + 0.5, SIZE_BYTES)
     await clock.go(61.0)
-    assert server.queue.queue.admit_unread(clock.now + 0.05, SIZE_BYTES) is None
+    server.queue.queue.admit_unread(clock.now + 0.05, SIZE_BYTES)
     server.queue.runner.gate.set()
     await asyncio.gather(first, *answers)
     await server.queue.queue.close()
