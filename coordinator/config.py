@@ -219,8 +219,9 @@ class Settings:
     group_commit_gap_ms: float = setting(
         1.0,
         "After a transaction of several calls the next one waits while calls follow one another within this time, for 20 ms at "
-        "most and not longer than half of what that one took: fewer, larger transactions cost less. On SQLite it waits longer "
-        "while calls are refused or late, or still came when the last wait ended. 0 = never.",
+        "most and not longer than half of what that one took: fewer, larger transactions cost less. A third of it with "
+        "`grpc_process`, out of which calls come together. On SQLite it waits longer while calls are refused or late, or still "
+        "came when the last wait ended. 0 = never.",
         minimum=0,
         maximum=20,
     )

@@ -50,6 +50,9 @@ LAST_CALLS_SECONDS: Final = 0.5
 
 _GARBAGE_OBJECTS_MAX: Final = 50_000
 _SWITCH_SECONDS: Final = 0.0005
+_LINK_GAP_SHARE: Final = 1 / 3
+"""Of the gap that ends gathering, where another process accepts calls: those that waited there come together, so that a shorter one
+says that nobody comes. With the whole one all callers waited for the slowest of them, and then the coordinator for all of them."""
 
 _log = get_logger("server")
 
@@ -290,7 +293,7 @@ def store_settings(settings: Settings) -> StoreSettings:
         group_bytes_max=settings.group_commit_bytes_max,
         queue_items_max=settings.write_queue_items_max,
         queue_bytes_max=settings.write_queue_bytes_max,
-        gap_ms=settings.group_commit_gap_ms,
+        gap_ms=settings.group_commit_gap_ms * (_LINK_GAP_SHARE if settings.grpc_process else 1),
         busy_timeout_ms=round(settings.database_busy_timeout_seconds * 1000),
     )
 

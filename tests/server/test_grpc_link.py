@@ -15,6 +15,7 @@ from support.waiting import eventually_in_thread
 from coordinator.config import Settings
 from coordinator.front.link import UNREAD_BYTES_MAX, Kind, Link, packed, unpacked
 from coordinator.front.processes import _Process
+from coordinator.server import store_settings
 
 Frame = tuple[int, int, list[Any], bytes]
 
@@ -147,3 +148,14 @@ async def test_a_process_whose_start_is_given_up_is_ended(
     await asyncio.wait([starting])
     assert starting.cancelled()
     assert process._process.returncode is not None
+
+
+def test_a_transaction_waits_less_long_for_calls_that_come_together() -> None:
+    """With the gap of calls that gRPC hands over one by one, callers and coordinator work in turns, and each is idle half of the time.
+
+    Who wants no gathering has none here either.
+    """
+    usual = store_settings(Settings(group_commit_gap_ms=1.0)).gap_ms
+    assert usual == 1.0
+    assert 0 < store_settings(Settings(group_commit_gap_ms=1.0, grpc_process=True)).gap_ms < usual / 2
+    assert store_settings(Settings(group_commit_gap_ms=0.0, grpc_process=True)).gap_ms == 0
