@@ -151,7 +151,7 @@ async def test_a_process_whose_start_is_given_up_is_ended(
 
 
 def test_a_transaction_waits_less_long_for_calls_that_come_together() -> None:
-    """With the gap of calls that gRPC hands over one by one, callers and coordinator work in turns, and each is idle half of the time.
+    """With the gap of calls that gRPC hands over one by one, callers and coordinator work in turns, each idle half of the time.
 
     Who wants no gathering has none here either.
     """
