@@ -83,7 +83,7 @@ class Guard:
     Attributes:
         refuse_write: given the deadline of a write that has not arrived yet, in the loop's time: raises where there is no room or
             it comes too late.
-        admit_write: the same with its size in bytes, once it is here; says what to wait for before it is read.
+        admit_write: the same with its size in bytes, once it is here; gives in what it is to be read and answered.
     """
 
     def __init__(self, metrics: Metrics, gate: Gate, *, deadline_seconds_max: float, calls_max: int) -> None:

@@ -23,7 +23,7 @@ class Admission:
     Args:
         queue: calls that wait; only how many matters here.
         urgent: those that wait in front of them.
-        unread: calls that are taken and not read yet.
+        unread: calls that are taken and not submitted yet.
         pace: how fast it goes.
         settings: of the store.
         statistics: kept up to date.
@@ -78,8 +78,8 @@ class Admission:
         """
         statistics, now = self._statistics, asyncio.get_running_loop().time()
         if self._queue:
-            self._items_per_call = max(1, self._unread.read_items // len(self._queue))
-            self._bytes_per_call = self._unread.read_bytes // len(self._queue)
+            self._items_per_call = max(1, self._unread.submitted_items // len(self._queue))
+            self._bytes_per_call = self._unread.submitted_bytes // len(self._queue)
         items, size_bytes = self._items_per_call, max(size_bytes, self._bytes_per_call)
         self._admit_usual(items, size_bytes)
         left_seconds = deadline - now
@@ -113,7 +113,7 @@ class Admission:
 
     def _seconds_until_done(self) -> float:
         """About how long a call will take that comes now; 0 while nobody writes."""
-        if self.began is None and not (self._queue or self._urgent or self._unread):
+        if self.began is None and not (self._queue or self._urgent or self._unread.calls):
             return 0.0
         now, settings, statistics = asyncio.get_running_loop().time(), self._settings, self._statistics
         rest_seconds = 0.0 if self.began is None else max(0.0, self.began + self._pace.usual_seconds - now)
@@ -131,7 +131,7 @@ class Admission:
         queued, settings = self._statistics.queued_items, self._settings
         too_many = queued + items > settings.queue_items_max
         too_large = self._statistics.queued_bytes + size_bytes > settings.queue_bytes_max
-        if (self._queue or self._unread) and (too_many or too_large):
+        if (self._queue or self._unread.calls) and (too_many or too_large):
             self._refuse_full(queued, items)
 
     def _admit_urgent(self, call: WriteCall[Any]) -> None:

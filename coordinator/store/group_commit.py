@@ -7,8 +7,8 @@ one transaction commits, the next group gathers; an idle queue makes nobody wait
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -19,7 +19,7 @@ from coordinator.store.answers import StoreSettings, StoreStatistics
 from coordinator.store.calls import WriteCall
 from coordinator.store.engine import WriteFailedError
 from coordinator.store.pace import Pace
-from coordinator.store.unread import Unread
+from coordinator.store.unread import Place, Unread
 from datacoord.errors import CommitOutcomeUnknownError, DatacoordError, StoreUnavailableError
 
 T = TypeVar("T")
@@ -41,9 +41,6 @@ response is written, the socket takes it, and one for each of two tasks between.
 for the whole transaction after theirs, and a quarter of what was done under overload was done for callers who had gone."""
 _PAUSE_SECONDS = 0.005
 """After so long without a transaction, and without answers on their way, nobody is on the way any more."""
-
-_AT_ONCE = nullcontext()
-"""For a call that waits for no turn."""
 
 
 class Runner(Protocol):
@@ -120,7 +117,7 @@ class GroupCommit:
         """
         if self._closing:
             raise StoreUnavailableError("the coordinator is shutting down; repeat the call")
-        if not self._unread.take_place():
+        if not self._unread.submit():
             self._admission.admit(call)
         call.deadline = deadline
         waiting = _Waiting(call, asyncio.get_running_loop().create_future())
@@ -163,17 +160,7 @@ class GroupCommit:
         """
         self._knocked.set()
         items, size_bytes = self._admission.admit_by_estimate(deadline, size_bytes)
-        return _AT_ONCE if self._unread.may_be_read() else self._in_turn(deadline, items, size_bytes)
-
-    @asynccontextmanager
-    async def _in_turn(self, deadline: float, items: int, size_bytes: int) -> AsyncIterator[None]:
-        with self._unread.place(items, size_bytes) as turn:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await turn
-            except TimeoutError:
-                raise self._admission.expired() from None
-            yield
+        return Place(self._unread, deadline, items, size_bytes, self._admission.expired)
 
     async def close(self) -> None:
         """Takes no more calls and answers those that wait."""

@@ -27,12 +27,14 @@ class Servicer:
 
     def __init__(self) -> None:
         self.calls = 0
+        self.task: asyncio.Task[Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
         return self._answer
 
     async def _answer(self, _request: Any, _call: Any) -> Any:
         self.calls += 1
+        self.task = asyncio.current_task()
         return data_coord_pb2.SaveBinlogPathsResponse()
 
 
@@ -109,6 +111,22 @@ async def test_what_is_taken_is_asked_for_room_again_by_its_size() -> None:
         await rig.call()
         assert isinstance(await refusal(rig.call(body=b"\xff" * 1000)), DatacoordError)
         assert sizes == [0, 1000]
+
+
+async def test_what_is_taken_is_read_and_answered_in_its_place() -> None:
+    """A place that ends before its call is submitted keeps no room: the call would be refused after all the work of reading it."""
+    async with serving(Rig()) as rig:
+        seen: list[object] = []
+
+        @asynccontextmanager
+        async def place() -> AsyncIterator[None]:
+            seen.append(("entered", rig.servicer.calls, asyncio.current_task() is rig.servicer.task))
+            yield
+            seen.append(("left", rig.servicer.calls, asyncio.current_task() is rig.servicer.task))
+
+        rig.guard.admit_write = lambda _deadline, _size_bytes: place()
+        await rig.call()
+        assert seen == [("entered", 0, False), ("left", 1, True)]
 
 
 async def test_a_call_that_is_over_before_its_request_arrived_is_nobodys_bug() -> None:

@@ -37,9 +37,10 @@ class HeldCommit:
         self._stub = data_coord_pb2_grpc.DataCoordServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._pool = futures.ThreadPoolExecutor(8)
 
-    def save(self, number: int, timeout_seconds: float = 20.0) -> "futures.Future[common_pb2.Outcome]":
-        """Sends the first range of a channel, once, in the background."""
-        request = data_coord_pb2.SaveBinlogPathsRequest(channels=[save_part(self.infos[number], 0, 5, number + 1)])
+    def save(self, *numbers: int, timeout_seconds: float = 20.0) -> "futures.Future[common_pb2.Outcome]":
+        """Sends the first range of some channels, once, in the background; the outcome of the first."""
+        parts = [save_part(self.infos[number], 0, 5, number + 1) for number in numbers]
+        request = data_coord_pb2.SaveBinlogPathsRequest(channels=parts)
         return self._pool.submit(
             lambda: self._stub.SaveBinlogPaths(request, timeout=timeout_seconds).results[0].outcome
         )
@@ -132,6 +133,23 @@ def test_a_full_queue_refuses_with_a_time_to_come_back(held: HeldCommit) -> None
     assert [future.result(20) for future in (committing, *waiting)] == [APPLIED] * 3
     assert obeying.result(20)[0].outcome == APPLIED
     patient.shutdown()
+
+
+def test_a_call_that_was_taken_is_not_refused_for_what_is_found_in_it(held: HeldCommit) -> None:
+    """It is taken for as large as the others; an overloaded server has no time to read large ones only to refuse them."""
+    held.hold()
+    committing = held.save(0)
+    held.wait_held()
+    waiting = held.save(1)
+    eventually(lambda: held.queued() == 1)
+    large = held.save(2, 3)
+    eventually(lambda: held.queued() == 3)
+    with pytest.raises(grpc.RpcError) as caught:
+        held.save(4).result(20)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    held.let_go()
+    assert [future.result(20) for future in (committing, waiting, large)] == [APPLIED] * 3
+    eventually(lambda: held.waiting() == 0)
 
 
 def test_a_call_that_nobody_waits_for_any_more_is_not_written(held: HeldCommit) -> None:

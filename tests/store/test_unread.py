@@ -32,9 +32,9 @@ class Server:
             self.queue.queue.refuse_unread(deadline)
             async with self.queue.queue.admit_unread(deadline, SIZE_BYTES):
                 self.read.append(name)
+                await turns(pause)
                 if not valid:
                     raise ValueError(name)
-                await turns(pause)
                 return await self.queue.queue.submit(Call(name, items=items, size_bytes=SIZE_BYTES), None)
 
         return asyncio.get_running_loop().create_task(answer())
@@ -109,7 +109,7 @@ async def test_a_call_that_was_taken_is_not_refused_once_it_is_read(pause: int) 
         refused.append(server.call("others"))
         refused.append(server.queue.submit(Call("at once", items=ITEMS)))
         await asyncio.sleep(0)
-        assert pause or server.queue.statistics.queued_items <= 7 * ITEMS + GROUP_ITEMS_MAX + 5 * ITEMS
+        assert server.queue.statistics.queued_items <= 7 * ITEMS + GROUP_ITEMS_MAX + 3 * 4 * ITEMS
     assert await asyncio.gather(first, *answers, *large)
     outcomes = await asyncio.gather(*refused, return_exceptions=True)
     assert any(isinstance(outcome, OverloadedError) for outcome in outcomes)
@@ -117,27 +117,126 @@ async def test_a_call_that_was_taken_is_not_refused_once_it_is_read(pause: int) 
     await server.queue.queue.close()
 
 
-async def test_a_call_that_looks_something_up_keeps_its_room() -> None:
-    """Others would be given it meanwhile, and the queue would grow beyond its limit by as many as look something up."""
+async def test_no_more_than_a_transactions_worth_looks_something_up() -> None:
+    """Whoever does is not submitted yet: all would be read at once, and then wait far beyond the limit if they are large."""
+    server = Server(queue_items_max=20 * ITEMS)
+    first, answers = await full(server, 1)
+    slow = [server.call(f"slow {number}", items=50 * ITEMS, pause=200) for number in range(15)]
+    await turns(20)
+    assert len(server.read) == READ_AHEAD
+    # Nobody is in the queue of writes any more.
+    server.queue.runner.gate.set()
+    await turns(50)
+    assert answers[0].done()
+    assert len(server.read) == READ_AHEAD + 1
+    assert await asyncio.gather(first, *answers, *slow)
+    assert server.waiting() == (0, 0, 0)
+    await server.queue.queue.close()
+
+
+@pytest.mark.parametrize("fate", ["malformed", "given up"])
+async def test_nobody_waits_behind_calls_that_look_something_up_and_come_to_nothing(fate: str) -> None:
+    """Others are read when something is written; nothing of these is, and everybody behind them would wait for ever."""
+    server = Server(holds_loop=True)
+    first, usual = await full(server, 1)
+    bad = [server.call(f"bad {number}", pause=100, valid=fate != "malformed") for number in range(READ_AHEAD)]
+    answers = [server.call(str(number)) for number in range(3)]
+    await turns(5)
+    server.queue.runner.gate.set()
+    await asyncio.gather(first, *usual)
+    await turns(20)
+    assert server.read == ["0", *(f"bad {number}" for number in range(READ_AHEAD))]
+    if fate == "given up":
+        for call in bad:
+            call.cancel()
+    async with asyncio.timeout(30):
+        assert await asyncio.gather(*answers) == ["0", "1", "2"]
+    await asyncio.gather(*bad, return_exceptions=True)
+    assert server.waiting() == (0, 0, 0)
+    await server.queue.queue.close()
+
+
+@pytest.mark.parametrize("left", [0, 1])
+async def test_a_call_that_looks_something_up_keeps_its_room(left: int) -> None:
+    """Others would be given it meanwhile, and the queue would grow beyond its limit by as many as look something up.
+
+    Also where nobody else waits: a queue that is empty takes anything.
+    """
     server = Server(queue_items_max=7 * ITEMS)
-    first, answers = await full(server, READ_AHEAD)
-    slow = [server.call(f"slow {number}", pause=30) for number in range(3)]
-    await turns()
+    first, answers = await full(server, 3 + left)
+    slow = [server.call(f"slow {number}", pause=60) for number in range(3)]
     server.queue.runner.gate.set()
     await first
     server.queue.runner.gate.clear()
     await turns(15)
-    assert len(server.read) == READ_AHEAD + 3
+    assert len(server.read) == 3 + left + 3
+    assert server.waiting()[0] == left + 3
 
     others = [server.queue.submit(Call("other", items=ITEMS)) for _ in range(7)]
     await turns(1)
-    assert {type(other.exception()) for other in others if other.done()} == {OverloadedError}
+    assert [type(other.exception()) for other in others if other.done()] == [OverloadedError] * (3 + left)
     assert server.waiting()[1] == 7 * ITEMS
-    await turns(50)
+    with pytest.raises(OverloadedError):
+        server.queue.queue.refuse_unread(NEVER)
+    await turns(80)
     assert server.waiting()[1] == 7 * ITEMS
     server.queue.runner.gate.set()
     await asyncio.gather(*answers, *slow)
     await asyncio.gather(*others, return_exceptions=True)
+    assert server.waiting() == (0, 0, 0)
+    await server.queue.queue.close()
+
+
+async def test_looking_up_keeps_room_in_a_queue_where_nobody_waits() -> None:
+    """An empty queue takes anything, so that no call is too large for ever; one whose calls look something up is not empty."""
+    server = Server(queue_items_max=2)
+    slow = [server.call(f"slow {number}", items=1, pause=20) for number in range(2)]
+    await turns(2)
+    assert server.waiting()[0] == 2
+    with pytest.raises(OverloadedError):
+        server.queue.queue.refuse_unread(NEVER)
+    await asyncio.gather(*slow)
+    large = server.call("large", items=500)
+    assert await large == "large"
+    await server.queue.queue.close()
+
+
+async def test_a_call_that_need_not_wait_is_not_refused_once_it_is_read_either() -> None:
+    """Where a queue has room for less than a transaction nobody waits to be read, and all large calls would be read in vain."""
+    server = Server(queue_items_max=2 * ITEMS)
+    first, answers = await full(server, 1)
+    large = server.call("large", items=2 * ITEMS)
+    await turns()
+    assert server.waiting() == (2, 3 * ITEMS, 2 * SIZE_BYTES)
+    server.queue.runner.gate.set()
+    assert await asyncio.gather(first, *answers, large) == ["first", "0", "large"]
+    await server.queue.queue.close()
+
+
+async def test_a_place_is_good_for_one_call() -> None:
+    """With one for all that its task does, and what that starts, the limit would not hold."""
+    server = Server(queue_items_max=2 * ITEMS)
+    first, answers = await full(server, 1)
+
+    async def three() -> list[object]:
+        call = [Call(str(number), items=ITEMS) for number in range(3)]
+        async with server.queue.queue.admit_unread(NEVER, SIZE_BYTES):
+            started = server.queue.submit(call[0])
+            await turns(2)
+            mine = server.queue.queue.submit(call[1], None)
+            answer, _ = await asyncio.gather(asyncio.wait_for(started, 30), turns(1), return_exceptions=True)
+            outcomes: list[object] = [answer, await mine]
+            outcomes += await asyncio.gather(server.queue.queue.submit(call[2], None), return_exceptions=True)
+            return outcomes
+
+    answer = asyncio.get_running_loop().create_task(three())
+    await turns()
+    assert server.queue.statistics.queued_items == 2 * ITEMS
+    server.queue.runner.gate.set()
+    outcomes = await answer
+    assert isinstance(outcomes[0], OverloadedError), "another task has no part in it"
+    assert outcomes[1:] == ["1", "2"]
+    await asyncio.gather(first, *answers)
     assert server.waiting() == (0, 0, 0)
     await server.queue.queue.close()
 
@@ -184,6 +283,7 @@ async def test_an_end_waits_for_no_reading() -> None:
     server.queue.runner.gate.set()
     await closing
     outcomes = await asyncio.gather(first, *answers, return_exceptions=True)
+    assert server.waiting() == (0, 0, 0)
     assert outcomes[: 1 + READ_AHEAD] == ["first", "0", "1", "2", "3"]
     assert {type(outcome) for outcome in outcomes[1 + READ_AHEAD :]} == {StoreUnavailableError}
 
@@ -283,29 +383,30 @@ async def test_calls_that_have_grown_old_are_refused_while_others_are_late(monke
             st.integers(1, 70),
             st.sampled_from(["whole", "whole", "whole", "malformed", "given up", "urgent"]),
             st.integers(0, 3),
+            st.sampled_from([0, 0, 1, 12]),
         ),
         max_size=40,
     ),
     holds_loop=st.booleans(),
     gap_ms=st.sampled_from([0.0, 1.0]),
 )
-def test_whoever_comes_is_answered(calls: list[tuple[int, str, int]], holds_loop: bool, gap_ms: float) -> None:
+def test_whoever_comes_is_answered(calls: list[tuple[int, str, int, int]], holds_loop: bool, gap_ms: float) -> None:
     """Calls wait for others to be read, transactions for calls to be read: in a circle everybody would wait for ever."""
 
     async def run() -> None:
         server = Server(holds_loop=holds_loop, gap_ms=gap_ms, queue_items_max=400)
         answers = []
-        for number, (items, fate, pause) in enumerate(calls):
+        for number, (items, fate, pause, looks_up) in enumerate(calls):
             if fate == "urgent":
                 answers.append(server.queue.submit(Call(str(number), rpc="ReportDataNodeTtMsgs")))
             else:
-                answers.append(server.call(str(number), items=items, valid=fate != "malformed"))
+                answers.append(server.call(str(number), items=items, valid=fate != "malformed", pause=looks_up))
             await turns(pause)
             if fate == "given up":
                 answers[-1].cancel()
         async with asyncio.timeout(30):
             outcomes = await asyncio.gather(*answers, return_exceptions=True)
-        for number, ((_, fate, _), outcome) in enumerate(zip(calls, outcomes, strict=True)):
+        for number, ((_, fate, _, _), outcome) in enumerate(zip(calls, outcomes, strict=True)):
             if fate in {"whole", "urgent"}:
                 assert outcome == str(number) or isinstance(outcome, DatacoordError)
         async with asyncio.timeout(30):
