@@ -241,7 +241,7 @@ class Database:
         try:
             return work(connection, now_ms)
         except AgainError:
-            connection.rollback()
+            self._roll_back(connection, suspect=False)
             raise
         except Exception as error:
             outcome = sort_error(self.kind, error, committing=False)
@@ -249,7 +249,7 @@ class Database:
                 log.exception("write_failed", error=_short(error), reason=outcome.error.reason.value)
             elif outcome.error is not error:
                 log.warning("write_failed", error=_short(error), reason=outcome.error.reason.value)
-            self._roll_back(connection, outcome)
+            self._roll_back(connection, suspect=outcome.whole and not outcome.transient)
             raise WriteFailedError(outcome) from error
 
     def _commit(self, connection: Connection) -> None:
@@ -265,7 +265,7 @@ class Database:
         except Exception as error:
             outcome = sort_error(self.kind, error, committing=True)
             log.warning("commit_failed", error=_short(error), reason=outcome.error.reason.value)
-            self._roll_back(connection, outcome)
+            self._roll_back(connection, suspect=outcome.whole and not outcome.transient)
             raise WriteFailedError(outcome) from error
         finally:
             took = time.perf_counter() - started
@@ -274,15 +274,20 @@ class Database:
             usual = self._usual_commit_seconds
             self._usual_commit_seconds = max(took, usual + _COMMIT_WEIGHT * (took - usual))
 
-    def _roll_back(self, connection: Connection, outcome: SortedError) -> None:
-        """Leaves no transaction open; a connection that met more than a lock or one call's error is not used again."""
+    def _roll_back(self, connection: Connection, *, suspect: bool) -> None:
+        """Leaves no transaction open. A connection that cannot even do that is not used again.
+
+        Args:
+            connection: with a transaction that is given up.
+            suspect: it met more than a lock or one call's error, and is not used again either.
+        """
         try:
             connection.rollback()
         except Exception as error:  # noqa: BLE001 - whatever it is, the connection goes
             log.warning("rollback_failed", error=_short(error))
             connection.invalidate()
         else:
-            if outcome.whole and not outcome.transient:
+            if suspect:
                 connection.invalidate()
 
     async def read(self, work: Callable[[Connection], T]) -> T:

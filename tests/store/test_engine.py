@@ -8,10 +8,11 @@ import apsw
 import psycopg
 import pytest
 from sqlalchemy import exc, text
+from sqlalchemy.engine import Connection
 
 from coordinator.core.model import Outcome
 from coordinator.store import CheckpointMove, engine, sqlite_driver
-from coordinator.store.engine import sort_error
+from coordinator.store.engine import AgainError, sort_error
 from coordinator.store.postgresql import Postgresql
 from coordinator.store.sqlite import Sqlite
 from datacoord.errors import (
@@ -204,6 +205,32 @@ class Disk:
     def _commit(self) -> None:
         self._now += self.commit_seconds
         self.threads.append(threading.current_thread() is not threading.main_thread())
+
+
+def break_connection(url: str, connection: Connection) -> None:
+    """Ends a connection as a database that goes away does: who has it learns of it with the next statement."""
+    if url.startswith("sqlite"):
+        driver = connection.connection.driver_connection
+        assert driver is not None
+        driver.close()
+        return
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as administrator:
+        pid = connection.execute(text("SELECT pg_backend_pid()")).scalar()
+        administrator.execute("SELECT pg_terminate_backend(%s, 10000)", (pid,))
+
+
+async def test_what_must_be_done_another_way_is_done_though_the_connection_broke_before_it_was_rolled_back(
+    world: World,
+) -> None:
+    """A database that goes away between a statement and ROLLBACK: nothing can be committed, so nobody may hear "perhaps"."""
+
+    def work(connection: Connection, _now_ms: int) -> None:
+        break_connection(world.url, connection)
+        raise AgainError
+
+    with pytest.raises(AgainError):
+        await world.store._database.write(work)
+    assert (await world.move(world.channels[0], 5)).outcome is Outcome.APPLIED
 
 
 async def test_a_commit_has_the_loop_only_where_it_is_small_and_the_disk_quick(
