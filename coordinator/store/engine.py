@@ -241,7 +241,7 @@ class Database:
         try:
             return work(connection, now_ms)
         except AgainError:
-            self._roll_back(connection, suspect=False)
+            self._roll_back(connection)
             raise
         except Exception as error:
             outcome = sort_error(self.kind, error, committing=False)
@@ -249,7 +249,7 @@ class Database:
                 log.exception("write_failed", error=_short(error), reason=outcome.error.reason.value)
             elif outcome.error is not error:
                 log.warning("write_failed", error=_short(error), reason=outcome.error.reason.value)
-            self._roll_back(connection, suspect=outcome.whole and not outcome.transient)
+            self._roll_back(connection, outcome)
             raise WriteFailedError(outcome) from error
 
     def _commit(self, connection: Connection) -> None:
@@ -265,7 +265,7 @@ class Database:
         except Exception as error:
             outcome = sort_error(self.kind, error, committing=True)
             log.warning("commit_failed", error=_short(error), reason=outcome.error.reason.value)
-            self._roll_back(connection, suspect=outcome.whole and not outcome.transient)
+            self._roll_back(connection, outcome)
             raise WriteFailedError(outcome) from error
         finally:
             took = time.perf_counter() - started
@@ -274,12 +274,14 @@ class Database:
             usual = self._usual_commit_seconds
             self._usual_commit_seconds = max(took, usual + _COMMIT_WEIGHT * (took - usual))
 
-    def _roll_back(self, connection: Connection, *, suspect: bool) -> None:
-        """Leaves no transaction open. A connection that cannot even do that is not used again.
+    def _roll_back(self, connection: Connection, outcome: SortedError | None = None) -> None:
+        """Leaves no transaction open.
+
+        A connection that cannot even do that, or met more than a lock or one call's error, is not used again.
 
         Args:
             connection: with a transaction that is given up.
-            suspect: it met more than a lock or one call's error, and is not used again either.
+            outcome: of the error that it met; None = none.
         """
         try:
             connection.rollback()
@@ -287,7 +289,7 @@ class Database:
             log.warning("rollback_failed", error=_short(error))
             connection.invalidate()
         else:
-            if suspect:
+            if outcome is not None and outcome.whole and not outcome.transient:
                 connection.invalidate()
 
     async def read(self, work: Callable[[Connection], T]) -> T:

@@ -11,10 +11,11 @@ from sqlalchemy import exc, text
 from sqlalchemy.engine import Connection
 
 from coordinator.core.model import Outcome
-from coordinator.store import CheckpointMove, engine, sqlite_driver
+from coordinator.store import CheckpointMove, checkpoints, engine, sqlite_driver
 from coordinator.store.engine import AgainError, sort_error
 from coordinator.store.postgresql import Postgresql
 from coordinator.store.sqlite import Sqlite
+from coordinator.store.transaction import Transaction
 from datacoord.errors import (
     CollectionNotFoundError,
     CommitOutcomeUnknownError,
@@ -219,18 +220,22 @@ def break_connection(url: str, connection: Connection) -> None:
         administrator.execute("SELECT pg_terminate_backend(%s, 10000)", (pid,))
 
 
-async def test_what_must_be_done_another_way_is_done_though_the_connection_broke_before_it_was_rolled_back(
-    world: World,
+async def test_a_group_that_must_be_done_another_way_is_though_its_connection_breaks_before_rollback(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A database that goes away between a statement and ROLLBACK: nothing can be committed, so nobody may hear "perhaps"."""
+    broken = []
 
-    def work(connection: Connection, _now_ms: int) -> None:
-        break_connection(world.url, connection)
+    def try_fast(transaction: Transaction, _calls: object) -> None:
+        broken.append(transaction)
+        break_connection(world.url, transaction.connection)
         raise AgainError
 
-    with pytest.raises(AgainError):
-        await world.store._database.write(work)
+    monkeypatch.setattr(checkpoints, "try_fast", try_fast)
+
     assert (await world.move(world.channels[0], 5)).outcome is Outcome.APPLIED
+    assert len(broken) == 1
+    assert (await world.info(world.channels[0])).checkpoint.timestamp == 5
 
 
 async def test_a_commit_has_the_loop_only_where_it_is_small_and_the_disk_quick(
