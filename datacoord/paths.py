@@ -23,6 +23,8 @@ class BinlogKind(StrEnum):
     DELTA = "delta_log"
     STATS = "stats_log"
 
+    __hash__ = str.__hash__  # Enum's own is a call in Python, and kinds are looked up for every object of a save
+
 
 _NUMBER = r"(0|[1-9][0-9]{0,18})"
 _GRAMMAR = re.compile(

@@ -1,14 +1,12 @@
 """Positions in a channel: Milvus's MsgPosition as a value, and its translation to the contract."""
 
-from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from datacoord.v1 import common_pb2
 
 
-@dataclass(frozen=True, slots=True, order=False)
-class Position:
-    """A position of one channel. Everything with timestamp <= `timestamp` lies before it; ordered by `timestamp` alone.
+class Position(NamedTuple):
+    """A position of one channel. Everything with timestamp <= `timestamp` lies before it; compare `timestamp` alone.
 
     Attributes:
         timestamp: 1 to 2^63-1; 0 = the start of the channel.

@@ -9,6 +9,8 @@ from datacoord.column_groups import ROW_FIELD_IDS
 from datacoord.limits import ALL_PARTITIONS_ID
 from datacoord.paths import BinlogKind
 
+_INSERT, _DELTA = BinlogKind.INSERT, BinlogKind.DELTA
+
 REQUESTED = "requested"
 """The seal reason where the save itself asked for it; the other reasons are those of `seal_reason`."""
 
@@ -81,13 +83,13 @@ SET_STATE: Mapping[tuple[SegmentState, SegmentState], Outcome | None] = {
 def tally(binlogs: Iterable[BinlogFacts]) -> tuple[int, int, int]:
     """Rows in insert logs, rows in delta logs, and bytes. A row stands once, however many objects its columns take."""
     rows = delete_rows = size_bytes = 0
-    for binlog in binlogs:
-        size_bytes += binlog.size_bytes
-        if binlog.kind is BinlogKind.INSERT:
-            if binlog.field_id in ROW_FIELD_IDS:
-                rows += binlog.rows
-        elif binlog.kind is BinlogKind.DELTA:
-            delete_rows += binlog.rows
+    for kind, field_id, _, count, _, _, binlog_bytes, _, _ in binlogs:
+        size_bytes += binlog_bytes
+        if kind is _INSERT:
+            if field_id in ROW_FIELD_IDS:
+                rows += count
+        elif kind is _DELTA:
+            delete_rows += count
     return rows, delete_rows, size_bytes
 
 

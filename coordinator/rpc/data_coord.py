@@ -153,14 +153,12 @@ class DataCoordServicer:
     ) -> data_coord_pb2.SaveBinlogPathsResponse:
         """Registers binlogs and moves progress and checkpoints."""
         parts = list(request.channels)
-        names = validation.save_batch(parts)
+        names = validation.save_batch(parts, self._store.known_channels)
         identities = await self._store.channel_identities(names)
         saves = validation.saves(parts, identities)
         answered = await self._store.save_binlog_paths(saves, caller=call.caller, deadline=call.deadline)
         self._count(call, answered)
-        return data_coord_pb2.SaveBinlogPathsResponse(
-            results=[answers.channel_result(name, answer) for name, answer in zip(names, answered, strict=True)]
-        )
+        return answers.save_response(names, answered)
 
     async def UpdateChannelCheckpoint(  # noqa: N802
         self, request: data_coord_pb2.UpdateChannelCheckpointRequest, call: Call

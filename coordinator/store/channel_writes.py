@@ -31,6 +31,7 @@ KIND_NUMBERS = {BinlogKind.INSERT: 1, BinlogKind.DELTA: 2, BinlogKind.STATS: 3}
 """Kinds of binlogs as stored; numbers are those of the contract."""
 
 KINDS = {number: kind for kind, number in KIND_NUMBERS.items()}
+_GROWING = SegmentState.GROWING
 
 _CHECKPOINT: dict[str, BindParameter[Any]] = {
     "checkpoint_timestamp": bindparam("b_timestamp"),
@@ -73,30 +74,43 @@ _SEGMENT_COLUMNS = tuple(segments.c.keys())
 _NEW_SEGMENT = DriverStatement(
     insert(segments).values({name: bindparam(name) for name in _SEGMENT_COLUMNS}), _SEGMENT_COLUMNS
 )
-_SEGMENT_CHANGES = ("state", "rows", "delete_rows", "size_bytes", "binlogs", "timestamp_to", "ranges", "seal_reason")
-_OLD_SEGMENT = DriverStatement(
-    # Only what grows changes. Not `state = GROWING`: that is the condition of an index, and PostgreSQL would walk through all of it
-    # for every row where it planned while few segments grew.
-    update(segments)
-    .where(segments.c.segment_id == bindparam("b_segment_id"), segments.c.state < int(SegmentState.SEALED))
-    .values({name: bindparam(f"b_{name}") for name in (*_SEGMENT_CHANGES, "last_write_time_ms")}),
-    ("b_segment_id", *(f"b_{name}" for name in (*_SEGMENT_CHANGES, "last_write_time_ms"))),
-)
+
+
+def _change_segment(*names: str) -> DriverStatement:
+    """Changes these columns of a segment that grows."""
+    return DriverStatement(
+        # Only what grows changes. Not `state = GROWING`: that is the condition of an index, and PostgreSQL would walk through all
+        # of it for every row where it planned while few segments grew.
+        update(segments)
+        .where(segments.c.segment_id == bindparam("b_segment_id"), segments.c.state < int(SegmentState.SEALED))
+        .values({name: bindparam(f"b_{name}") for name in names}),
+        ("b_segment_id", *(f"b_{name}" for name in names)),
+    )
+
+
+_GROWTH = ("rows", "delete_rows", "size_bytes", "binlogs", "timestamp_to", "ranges", "last_write_time_ms")
+# Apart: to set the state, even to what it is, costs SQLite a change of the index of what grows.
+_GROWN_SEGMENT = _change_segment(*_GROWTH)
+_SEALED_SEGMENT = _change_segment(*_GROWTH, "state", "seal_reason")
 
 _NEW_LANE = DriverStatement(
     insert(lanes).values({name: bindparam(name) for name in lanes.c.keys()}),  # noqa: SIM118 - columns, not a dictionary
     tuple(lanes.c.keys()),
 )
+_LANE_HERE = (
+    lanes.c.channel_id == bindparam("b_channel_id"),
+    lanes.c.partition_id == bindparam("b_partition_id"),
+    # Progress never goes back.
+    lanes.c.progress <= bindparam("b_progress_at_most"),
+)
+_LANE_COLUMNS = ("b_channel_id", "b_partition_id", "b_progress_at_most", "b_progress")
+_MOVED_LANE = DriverStatement(update(lanes).where(*_LANE_HERE).values(progress=bindparam("b_progress")), _LANE_COLUMNS)
+# Apart: to set a reference, even to what it is, costs a look at what it refers to.
 _OLD_LANE = DriverStatement(
     update(lanes)
-    .where(
-        lanes.c.channel_id == bindparam("b_channel_id"),
-        lanes.c.partition_id == bindparam("b_partition_id"),
-        # Progress never goes back.
-        lanes.c.progress <= bindparam("b_progress_at_most"),
-    )
+    .where(*_LANE_HERE)
     .values(progress=bindparam("b_progress"), growing_segment_id=bindparam("b_growing_segment_id")),
-    ("b_channel_id", "b_partition_id", "b_progress_at_most", "b_progress", "b_growing_segment_id"),
+    (*_LANE_COLUMNS, "b_growing_segment_id"),
 )
 
 _BINLOG_COLUMNS = tuple(name for name in binlogs.c.keys() if name != "binlog_id")  # noqa: SIM118 - columns
@@ -164,11 +178,26 @@ class ChannelRows:
     def __init__(self) -> None:
         self.moves: list[Row] = []
         self.changes: list[Row] = []
-        self.old_segments: list[Row] = []
+        self.grown_segments: list[Row] = []
+        self.sealed_segments: list[Row] = []
         self.new_segments: list[Row] = []
+        self.moved_lanes: list[Row] = []
         self.old_lanes: list[Row] = []
         self.new_lanes: list[Row] = []
         self.binlogs: list[Row] = []
+
+    def change_segment(self, growth: Row, state: SegmentState, seal_reason: str) -> None:
+        """Adds what changes of a segment that grew.
+
+        Args:
+            growth: its number, and its values of `_GROWTH`.
+            state: of the segment afterwards.
+            seal_reason: why it is sealed, where it is.
+        """
+        if state is _GROWING:
+            self.grown_segments.append(growth)
+        else:
+            self.sealed_segments.append((*growth, int(state), seal_reason))
 
     def write(self, transaction: Transaction) -> None:
         """Writes them.
@@ -179,8 +208,10 @@ class ChannelRows:
         kind, connection = transaction.kind, transaction.connection
         _guarded(transaction, "channel_state", _MOVE, self.moves)
         _guarded(transaction, "channel_state", _CHANGE, self.changes)
-        _guarded(transaction, "segments", _OLD_SEGMENT, self.old_segments)
+        _guarded(transaction, "segments", _GROWN_SEGMENT, self.grown_segments)
+        _guarded(transaction, "segments", _SEALED_SEGMENT, self.sealed_segments)
         _NEW_SEGMENT.run(kind, connection, self.new_segments)
+        _guarded(transaction, "lanes", _MOVED_LANE, self.moved_lanes)
         _guarded(transaction, "lanes", _OLD_LANE, self.old_lanes)
         _NEW_LANE.run(kind, connection, self.new_lanes)
         _NEW_BINLOG.run(kind, connection, self.binlogs)
@@ -200,7 +231,9 @@ def write(
     rows = ChannelRows()
     rows.moves = [_move(c) for c in channels if c.checkpoint_changed and not c.owner_changed]
     rows.changes = [_change(c) for c in channels if c.owner_changed]
-    rows.old_segments = [_old_segment(segment) for segment in to_write if segment.stored]
+    for segment in to_write:
+        if segment.stored:
+            rows.change_segment(_growth(segment), segment.state, segment.seal_reason)
     rows.new_segments = [_new_segment(segment) for segment in to_write if not segment.stored]
     rows.old_lanes = [_old_lane(c, lane) for c, lane in touched if lane.stored]
     rows.new_lanes = [_new_lane(c, lane) for c, lane in touched if not lane.stored]
@@ -234,17 +267,15 @@ def _new_segment(segment: Segment) -> tuple[object, ...]:
     return tuple(int(value) if isinstance(value, int) else value for value in values)
 
 
-def _old_segment(segment: Segment) -> tuple[object, ...]:
+def _growth(segment: Segment) -> tuple[object, ...]:
     return (
         segment.segment_id,
-        int(segment.state),
         segment.rows,
         segment.delete_rows,
         segment.size_bytes,
         segment.binlogs,
         segment.timestamp_to,
         segment.ranges,
-        segment.seal_reason,
         segment.last_write_time_ms,
     )
 

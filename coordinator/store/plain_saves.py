@@ -5,13 +5,13 @@ and decisions cost. What is not so certain is left to core, in the same transact
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from coordinator.core.model import ChannelState, LaneSave, Outcome, Save, SegmentState
 from coordinator.core.save import registers_all
 from coordinator.core.segments import REQUESTED, SegmentFacts, level_of, seal_reason, tally
 from coordinator.store import channel_reads
-from coordinator.store.answers import LaneAnswer, WriteAnswer
+from coordinator.store.answers import ChannelIdentity, LaneAnswer, WriteAnswer
 from coordinator.store.channel_writes import ChannelRows, binlog_rows
 from coordinator.store.driver_statement import Row
 from coordinator.store.transaction import Transaction
@@ -20,6 +20,10 @@ from datacoord.limits import ALL_PARTITIONS_ID
 _APPLIED = Outcome.APPLIED
 _GROWING, _SEALED = SegmentState.GROWING, SegmentState.SEALED
 _STATES = {int(state): state for state in ChannelState}
+_PARTITION_ID, _COLLECTION_ID, _PROGRESS, _SEGMENT_ID = 1, 2, 3, 4
+"""Places in a row of `channel_reads.LANE_GUARDS`."""
+_new: Final = tuple.__new__
+"""Makes a named tuple of all its values in a third of the time that its class takes."""
 
 
 class Taken(NamedTuple):
@@ -41,36 +45,13 @@ class Part(NamedTuple):
         call: which of them.
         place: in the call.
         save: the part.
-        channel_id: of its channel.
-        collection_id: of its channel.
+        channel: its channel.
     """
 
     call: int
     place: int
     save: Save
-    channel_id: int
-    collection_id: int
-
-
-class LaneRow(NamedTuple):
-    """A row of `channel_reads.LANE_GUARDS`: of a lane, and of its growing segment, where there are any.
-
-    Attributes:
-        collection_id: the collection that has the partition, if it lives.
-        progress: of the lane.
-        segment_id: what grows.
-        rows: in it; so are the others.
-    """
-
-    collection_id: int | None
-    progress: int | None
-    segment_id: int | None
-    rows: int
-    delete_rows: int
-    size_bytes: int
-    binlogs: int
-    created_ms: int
-    ranges: int
+    channel: ChannelIdentity
 
 
 def take(
@@ -98,8 +79,7 @@ def take(
     # The order in which every transaction locks channels.
     channel_ids = sorted([known[name].channel_id for name in named if name in known])
     plain = _plain(transaction, parts, channel_ids)
-    new = sum([1 for _, _, lanes in plain for row in lanes if row.segment_id is None])
-    transaction.reserve(ids_wanted=new)
+    transaction.reserve(ids_wanted=sum([row[_SEGMENT_ID] is None for _, _, lanes in plain for row in lanes]))
     rows = ChannelRows()
     for part, channel, lanes in plain:
         taken[part.call][part.place] = _register(transaction, rows, part, channel, lanes)
@@ -114,17 +94,14 @@ def _alone(transaction: Transaction, calls: Sequence[Sequence[Save]]) -> list[Pa
     for number, saves in enumerate(calls):
         for place, save in enumerate(saves):
             name = save.channel_name
-            identity = known.get(name)
-            if identity is None or name in parts:
-                parts[name] = None
-            else:
-                parts[name] = Part(number, place, save, identity.channel_id, identity.collection_id)
+            channel = known.get(name)
+            parts[name] = None if channel is None or name in parts else _new(Part, (number, place, save, channel))
     return [part for part in parts.values() if part is not None]
 
 
 def _plain(
     transaction: Transaction, parts: Sequence[Part], channel_ids: Sequence[int]
-) -> list[tuple[Part, Row, list[LaneRow]]]:
+) -> list[tuple[Part, Row, list[Row]]]:
     """Reads and locks channels, and finds the parts that may be registered as they are.
 
     Args:
@@ -133,97 +110,95 @@ def _plain(
         channel_ids: the channels to lock, in this order.
 
     Returns:
-        per part its channel's row, and a row per lane.
+        per part its channel's row of `channel_reads.FENCES`, and a row of `channel_reads.LANE_GUARDS` per lane.
     """
     kind, connection = transaction.kind, transaction.connection
     # Two queries: the second one sees what the first has waited for.
     keys = [(channel_id,) for channel_id in channel_ids]
     channels = {row[0]: row for row in channel_reads.FENCES.run(kind, connection, keys)}
-    pairs = [(part.channel_id, lane.partition_id) for part in parts for lane in part.save.lanes]
-    lanes = {row[:2]: LaneRow(*row[2:]) for row in channel_reads.LANE_GUARDS.run(kind, connection, pairs)}
+    pairs = [(part.channel.channel_id, lane.partition_id) for part in parts for lane in part.save.lanes]
+    guards = {row[:2]: row for row in channel_reads.LANE_GUARDS.run(kind, connection, pairs)}
     plain = []
+    at = 0
     for part in parts:
-        channel = channels.get(part.channel_id)
+        lanes = part.save.lanes
+        found = [guards[pair] for pair in pairs[at : at + len(lanes)]]
+        at += len(lanes)
+        channel = channels.get(part.channel.channel_id)
         if channel is None:  # of a database that was put in the place of the one that had it
             continue
         _, state, epoch, _, flush_timestamp, checkpoint_timestamp = channel
-        found = [lanes[part.channel_id, lane.partition_id] for lane in part.save.lanes]
-        if (
-            flush_timestamp == 0
-            and registers_all(
-                part.save, _STATES[state], epoch, checkpoint_timestamp, [row.progress or 0 for row in found]
-            )
-            and _are_live(part, found)
+        if flush_timestamp == 0 and registers_all(
+            part.save, _STATES[state], epoch, checkpoint_timestamp, [row[_PROGRESS] or 0 for row in found]
         ):
-            plain.append((part, channel, found))
+            collection_id = part.channel.collection_id
+            # Whether the partitions are of the channel's collection, and not dropped.
+            for row in found:
+                if row[_COLLECTION_ID] != collection_id and row[_PARTITION_ID] != ALL_PARTITIONS_ID:
+                    break
+            else:
+                plain.append((part, channel, found))
     return plain
 
 
-def _are_live(part: Part, found: Sequence[LaneRow]) -> bool:
-    """Whether the partitions of all lanes are of the channel's collection, and not dropped."""
-    for lane, row in zip(part.save.lanes, found, strict=True):
-        if row.collection_id != part.collection_id and lane.partition_id != ALL_PARTITIONS_ID:
-            return False
-    return True
-
-
-def _register(transaction: Transaction, rows: ChannelRows, part: Part, channel: Row, lanes: Sequence[LaneRow]) -> Taken:
-    save, channel_id = part.save, part.channel_id
-    _, _, epoch, owner_id, flush_timestamp, checkpoint_timestamp = channel
+def _register(transaction: Transaction, rows: ChannelRows, part: Part, channel: Row, lanes: Sequence[Row]) -> Taken:
+    save = part.save
+    channel_id, _, epoch, owner_id, flush_timestamp, checkpoint_timestamp = channel
     answers = []
     ranges = []
     for lane, row in zip(save.lanes, lanes, strict=True):
-        segment_id, state = _register_lane(transaction, rows, part, lane, row)
-        answers.append(LaneAnswer(lane.partition_id, _APPLIED, segment_id, state, lane.timestamp_to))
-        ts_min = min([binlog.ts_min for binlog in lane.binlogs])
-        start, end = lane.timestamp_from, lane.timestamp_to
-        ranges.append([lane.partition_id, start, end, len(lane.binlogs), ts_min, segment_id])
+        partition_id, start, end, binlogs, _ = lane
+        segment_id, state = _register_lane(transaction, rows, lane, row, epoch)
+        answers.append(_new(LaneAnswer, (partition_id, _APPLIED, segment_id, state, end)))
+        ts_min = min([binlog.ts_min for binlog in binlogs])
+        ranges.append((partition_id, start, end, len(binlogs), ts_min, segment_id))
     moved = None
-    at = save.checkpoint
-    if at is not None and at.timestamp > checkpoint_timestamp:
-        moved = at.timestamp
-        where = (channel_id, epoch, moved, flush_timestamp)
-        rows.moves.append((*where, moved, at.event_time_ms, at.msg_id, at.msg_group))
+    checkpoint = save.checkpoint
+    if checkpoint is not None and checkpoint.timestamp > checkpoint_timestamp:
+        moved, msg_id, msg_group, event_time_ms = checkpoint
+        rows.moves.append((channel_id, epoch, moved, flush_timestamp, moved, event_time_ms, msg_id, msg_group))
     transaction.renew(owner_id)
-    return Taken(WriteAnswer(_APPLIED, None, tuple(answers)), [channel_id, epoch, moved, ranges])
+    answer = _new(WriteAnswer, (_APPLIED, None, tuple(answers), None))
+    return _new(Taken, (answer, [channel_id, epoch, moved, ranges]))
 
 
 def _register_lane(
-    transaction: Transaction, rows: ChannelRows, part: Part, lane: LaneSave, row: LaneRow
+    transaction: Transaction, rows: ChannelRows, lane: LaneSave, row: Row, epoch: int
 ) -> tuple[int, SegmentState]:
     """Adds a range to the growing segment, or to a new one.
 
     Returns:
         the segment, and its state afterwards.
     """
-    now_ms, channel_id = transaction.now_ms, part.channel_id
-    partition_id, start, end = lane.partition_id, lane.timestamp_from, lane.timestamp_to
-    more_rows, more_deletes, more_bytes = tally(lane.binlogs)
-    segment_id = row.segment_id
-    if segment_id is None:
-        segment_id, binlogs, created_ms = transaction.next_id(), 0, now_ms
-        facts = SegmentFacts(more_rows, more_deletes, more_bytes, 1, now_ms, now_ms)
+    now_ms = transaction.now_ms
+    channel_id, partition_id, _, progress, segment_id, *grown = row
+    _, start, end, binlogs, seal = lane
+    more_rows, more_deletes, more_bytes = tally(binlogs)
+    objects, created_ms, ranges = len(binlogs), now_ms, 1
+    is_new = segment_id is None
+    if is_new:
+        segment_id = transaction.next_id()
     else:
-        binlogs, created_ms = row.binlogs, row.created_ms
-        sizes = (row.rows + more_rows, row.delete_rows + more_deletes, row.size_bytes + more_bytes)
-        facts = SegmentFacts(*sizes, row.ranges + 1, created_ms, now_ms)
-    binlogs += len(lane.binlogs)
-    reason = REQUESTED if lane.seal else seal_reason(facts, transaction.settings.seal_policy, now_ms)
-    state = _GROWING if reason is None else _SEALED
-    written = (int(state), facts.rows, facts.delete_rows, facts.size_bytes, binlogs)
-    if row.segment_id is None:
-        rows.new_segments.append(
-            (
-                *(segment_id, channel_id, partition_id, written[0], int(level_of(partition_id)), *written[1:]),
-                *(start, end, reason or "", created_ms, now_ms, 1),
-            )
-        )
+        rows_before, deletes_before, bytes_before, objects_before, created_ms, ranges_before = grown
+        more_rows += rows_before
+        more_deletes += deletes_before
+        more_bytes += bytes_before
+        objects += objects_before
+        ranges += ranges_before
+    facts = _new(SegmentFacts, (more_rows, more_deletes, more_bytes, ranges, created_ms, now_ms))
+    reason = REQUESTED if seal else seal_reason(facts, transaction.settings.seal_policy, now_ms)
+    state, growing = (_GROWING, segment_id) if reason is None else (_SEALED, None)
+    sizes = (more_rows, more_deletes, more_bytes, objects)
+    if is_new:
+        where = (segment_id, channel_id, partition_id, int(state), int(level_of(partition_id)))
+        rows.new_segments.append((*where, *sizes, start, end, reason or "", created_ms, now_ms, ranges))
     else:
-        rows.old_segments.append((segment_id, *written, end, facts.ranges, reason or "", now_ms))
-    growing = segment_id if reason is None else None
-    if row.progress is None:
+        rows.change_segment((segment_id, *sizes, end, ranges, now_ms), state, reason or "")
+    if progress is None:
         rows.new_lanes.append((channel_id, partition_id, end, growing))
-    else:
+    elif is_new or growing is None:
         rows.old_lanes.append((channel_id, partition_id, start, end, growing))
-    rows.binlogs += binlog_rows(segment_id, lane.binlogs, part.save.epoch, start, end)
+    else:
+        rows.moved_lanes.append((channel_id, partition_id, start, end))
+    rows.binlogs += binlog_rows(segment_id, binlogs, epoch, start, end)
     return segment_id, state

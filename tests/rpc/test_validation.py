@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coordinator.core.model import ChannelMode
+from coordinator.core.model import ChannelMode, Save
 from coordinator.rpc import validation
 from coordinator.rpc.definitions import check_definition
 from coordinator.store import ChannelIdentity
@@ -42,9 +42,15 @@ def part(path: BinlogPath | str = PATH, *, log_id: int = 99, epoch: int = 5) -> 
     return data_coord_pb2.ChannelBinlogs(channel_name="c", epoch=epoch, lanes=[lane])
 
 
+def read(one: data_coord_pb2.ChannelBinlogs, channel: ChannelIdentity | None) -> Save:
+    """A part of a call of its own."""
+    (save,) = validation.saves([one], {one.channel_name: channel} if channel else {})
+    return save
+
+
 def test_a_good_part_is_read_as_it_was_sent() -> None:
     """Every other test here changes one thing of this part."""
-    save = validation.save(part(), CHANNEL)
+    save = read(part(), CHANNEL)
     assert save.channel_name == "c"
     assert save.epoch == 5
     (lane,) = save.lanes
@@ -69,7 +75,7 @@ def test_a_good_part_is_read_as_it_was_sent() -> None:
 def test_a_path_must_agree_with_what_stands_around_it(change: dict[str, int]) -> None:
     """The garbage collector believes the path: one that says another epoch or range would be deleted, or never."""
     with pytest.raises(PathNotAllowedError, match="disagrees"):
-        validation.save(part(dataclasses.replace(PATH, **change)), CHANNEL)  # type: ignore[arg-type]
+        read(part(dataclasses.replace(PATH, **change)), CHANNEL)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -82,9 +88,9 @@ def test_an_object_may_end_before_its_range_but_not_before_its_rows(end: int, ro
     binlog.timestamp_to = rows_end
     if not legal:
         with pytest.raises(PathNotAllowedError, match="disagrees"):
-            validation.save(shorter, CHANNEL)
+            read(shorter, CHANNEL)
         return
-    (lane,) = validation.save(shorter, CHANNEL).lanes
+    (lane,) = read(shorter, CHANNEL).lanes
     assert (lane.timestamp_to, lane.binlogs[0].range_to) == (20, end)
 
 
@@ -108,7 +114,7 @@ def test_an_object_may_end_before_its_range_but_not_before_its_rows(end: int, ro
 def test_a_path_cannot_leave_the_root(path: str, channel: ChannelIdentity | None) -> None:
     """A path is joined to a bucket's root and later read and deleted there; an unknown channel is no way around the check."""
     with pytest.raises(PathNotAllowedError) as caught:
-        validation.save(part(path), channel)
+        read(part(path), channel)
     assert len(caught.value.message) < 400
 
 
@@ -117,7 +123,7 @@ def test_an_object_stands_once_in_a_part() -> None:
     doubled = part()
     doubled.lanes[0].insert_logs[0].binlogs.append(doubled.lanes[0].insert_logs[0].binlogs[0])
     with pytest.raises(InvalidFieldError, match="stands twice"):
-        validation.save(doubled, CHANNEL)
+        read(doubled, CHANNEL)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +146,7 @@ def test_numbers_of_an_object_have_a_range(field: str, value: int) -> None:
     bad = part()
     setattr(bad.lanes[0].insert_logs[0].binlogs[0], field, value)
     with pytest.raises(InvalidFieldError):
-        validation.save(bad, CHANNEL)
+        read(bad, CHANNEL)
 
 
 @pytest.mark.parametrize(("start", "end"), [(20, 20), (21, 20), (0, 2**63), (2**64 - 1, 2**64 - 1)])
@@ -150,7 +156,7 @@ def test_a_range_goes_forward_and_fits_63_bits(start: int, end: int) -> None:
         channel_name="c", lanes=[data_coord_pb2.LaneBinlogs(timestamp_from=start, timestamp_to=end)]
     )
     with pytest.raises(InvalidFieldError):
-        validation.save(empty, CHANNEL)
+        read(empty, CHANNEL)
 
 
 def test_a_lane_stands_once_in_a_part() -> None:
@@ -163,17 +169,17 @@ def test_a_lane_stands_once_in_a_part() -> None:
         ],
     )
     with pytest.raises(InvalidFieldError, match="twice"):
-        validation.save(twice, CHANNEL)
+        read(twice, CHANNEL)
 
 
 def test_on_a_claimed_channel_a_range_ends_at_the_checkpoint() -> None:
     """A sink is clean between its transactions: a snapshot acknowledges it at its checkpoint without asking."""
     claimed = dataclasses.replace(CHANNEL, mode=ChannelMode.CLAIMED)
     with pytest.raises(InvalidFieldError, match="CLAIMED"):
-        validation.save(part(), claimed)
+        read(part(), claimed)
     good = part()
     good.check_point.timestamp = 20
-    assert validation.save(good, claimed).checkpoint is not None
+    assert read(good, claimed).checkpoint is not None
 
 
 @pytest.mark.parametrize(
@@ -202,7 +208,7 @@ def test_a_call_has_limits() -> None:
     for number in range(limits.SAVE_CHANNEL_LANES_MAX + 1):
         lanes.lanes.add(partition_id=number, timestamp_to=1)
     with pytest.raises(BatchTooLargeError, match="lanes"):
-        validation.save(lanes, CHANNEL)
+        read(lanes, CHANNEL)
     with pytest.raises(InvalidFieldError, match="empty"):
         validation.save_batch([])
     with pytest.raises(InvalidFieldError, match="twice"):
