@@ -221,6 +221,8 @@ def test_a_database_that_cannot_be_is_told_so(url: str, error: type[Exception], 
         "UPDATE binlogs SET ts_min = range_from",
         "UPDATE binlogs SET ts_max = range_to + 1",
         "UPDATE binlogs SET segment_id = 999999",
+        "UPDATE binlogs SET kind = 0",
+        "UPDATE binlogs SET kind = 4",
         "UPDATE epochs SET value = -1",
         "INSERT INTO segments SELECT segment_id + 1000, channel_id, partition_id, state, level, rows, delete_rows, size_bytes, "
         "binlogs, timestamp_from, timestamp_to, seal_reason, create_time_ms, last_write_time_ms, ranges FROM segments "
