@@ -117,8 +117,9 @@ class Admission:
             return 0.0
         now, settings, statistics = asyncio.get_running_loop().time(), self._settings, self._statistics
         rest_seconds = 0.0 if self.began is None else max(0.0, self.began + self._pace.usual_seconds - now)
+        queued_bytes = statistics.queued_bytes
         before = max(
-            statistics.queued_items // settings.group_items_max, statistics.queued_bytes // settings.group_bytes_max
+            statistics.queued_items // settings.group_items_max, queued_bytes // settings.group_bytes(queued_bytes)
         )
         return rest_seconds + before * self._pace.usual_cycle_seconds + self._pace.usual_seconds
 

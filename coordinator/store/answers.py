@@ -12,6 +12,8 @@ from coordinator.store.listings import DataNodeState, RecoveryInfo
 from datacoord.errors import Refusal
 from datacoord.positions import Position
 
+_LARGEST_GROUPS = 4
+
 
 def _holder() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
@@ -30,7 +32,7 @@ class StoreSettings:
         job_holder: name of this process among those that run background jobs.
         alone: no other process serves this database, for certain: leases of jobs that others held are over.
         group_items_max: items (positions, lanes) of one transaction; a call is never split.
-        group_bytes_max: bytes of the calls of one transaction, about.
+        group_bytes_max: bytes of the calls of one transaction, about; up to four times as many while much waits.
         queue_items_max: items that may wait; beyond it calls are refused with OVERLOADED.
         queue_bytes_max: bytes, about, of the calls that may wait; likewise.
         gap_ms: after a transaction of several calls the next one waits while calls follow one another within this time, for 20 ms
@@ -52,6 +54,16 @@ class StoreSettings:
     queue_bytes_max: int = 256 * 1024 * 1024
     gap_ms: float = 0.0
     busy_timeout_ms: int = 5_000
+
+    def group_bytes(self, queued_bytes: int) -> int:
+        """Bytes of the next transaction: half of what waits, where that is more than usual, and at most four times as many.
+
+        A lane of a large transaction costs less than one of a small one, and whoever waits so long anyway waits little longer.
+
+        Args:
+            queued_bytes: that wait.
+        """
+        return max(self.group_bytes_max, min(queued_bytes // 2, _LARGEST_GROUPS * self.group_bytes_max))
 
 
 @dataclass(slots=True)

@@ -283,14 +283,12 @@ class GroupCommit:
         """The next calls that share a transaction; those whose time is over are answered so, and left out."""
         group: list[_Waiting] = []
         items = size_bytes = 0
+        bytes_max = self._settings.group_bytes(self._statistics.queued_bytes)
         now = asyncio.get_running_loop().time()
         while queue := self._urgent or self._queue:
             waiting = queue[0]
             call = waiting.call
-            too_much = (
-                items + call.items > self._settings.group_items_max
-                or size_bytes + call.size_bytes > self._settings.group_bytes_max
-            )
+            too_much = items + call.items > self._settings.group_items_max or size_bytes + call.size_bytes > bytes_max
             if group and (call.alone or too_much):
                 break
             queue.popleft()

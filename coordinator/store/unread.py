@@ -111,7 +111,8 @@ class Unread:
         """Whether a transaction's worth of calls is read and waits, or is being read."""
         items = self.submitted_items + self._items_being_read
         size_bytes = self.submitted_bytes + self._bytes_being_read
-        return items >= self._settings.group_items_max or size_bytes >= self._settings.group_bytes_max
+        bytes_max = self._settings.group_bytes(self._statistics.queued_bytes)
+        return items >= self._settings.group_items_max or size_bytes >= bytes_max
 
     def enter(self, place: Place) -> None:
         """Counts a call, which is that of the task that runs, and says whether it must wait to be read."""

@@ -62,6 +62,25 @@ async def test_groups_are_bounded_by_items_and_bytes_and_calls_are_never_split()
     await queue.queue.close()
 
 
+@pytest.mark.parametrize(
+    ("calls", "sizes"),
+    [(2, [2]), (3, [2, 1]), (4, [2, 2]), (6, [3, 2, 1]), (12, [6, 3, 2, 1]), (40, [8, 8, 8, 8, 4, 2, 2])],
+)
+async def test_where_much_waits_a_transaction_takes_half_of_it_up_to_four_times_as_much(
+    calls: int, sizes: list[int]
+) -> None:
+    """Small transactions cost more per item: a coordinator would do least when there is most to do. One huge one stands still."""
+    queue = Queue(group_bytes_max=100)
+    first = await queue.hold()
+    rest = [queue.submit(Call(str(number), size_bytes=50)) for number in range(calls)]
+    await asyncio.sleep(0)
+    queue.runner.gate.set()
+    await asyncio.gather(first, *rest)
+
+    assert [len(group) for group in queue.runner.groups] == [1, *sizes]
+    await queue.queue.close()
+
+
 async def test_a_call_that_wants_to_be_alone_is_and_keeps_its_place() -> None:
     """A claim's answer is read after its writes: neighbours must not show in it."""
     queue = Queue()

@@ -69,6 +69,23 @@ async def test_no_more_than_a_transactions_worth_is_read_ahead(holds_loop: bool)
     await server.queue.queue.close()
 
 
+@pytest.mark.parametrize(("calls", "read"), [(3, 2), (6, 3), (16, 8), (40, 8)])
+async def test_what_is_read_ahead_grows_with_what_waits_as_transactions_do(calls: int, read: int) -> None:
+    """A transaction would begin with less than it may take, and those behind it would be read in its time."""
+    server = Server(group_bytes_max=2 * SIZE_BYTES)
+    first = await server.queue.hold()
+    answers = [server.call(str(number), items=1) for number in range(calls)]
+    await turns()
+    server.queue.runner.entered.clear()
+    server.queue.runner.gate.set()
+    await first
+    await server.queue.runner.entered.wait()
+
+    assert len(server.queue.runner.groups[1]) == read
+    await asyncio.gather(*answers)
+    await server.queue.queue.close()
+
+
 async def test_what_waits_unread_takes_room() -> None:
     """It would not be bounded otherwise: those whose reading is put off are the most."""
     server = Server(queue_items_max=7 * ITEMS)
