@@ -18,6 +18,7 @@ from coordinator.store.tables import epochs
 from datacoord.errors import CommitOutcomeUnknownError, StoreUnavailableError
 
 from .databases import Databases, Templates
+from .other_session import Session, until_waiting
 from .support import CALLER, Clock, ScriptedFaults, World, lane, position, reasons, save
 
 SCANS = {"Seq Scan", "Index Scan", "Index Only Scan", "Bitmap Index Scan"}
@@ -33,62 +34,6 @@ async def other(world: World) -> AsyncIterator["Session"]:
     session = Session(world.url)
     yield session
     session.close()
-
-
-class Session:
-    """Somebody else's connection, in a transaction."""
-
-    def __init__(self, url: str) -> None:
-        self.connection = psycopg.connect(url.replace("+psycopg", ""))
-        # In a transaction, the view of activities would show the same for ever.
-        self._watching = psycopg.connect(url.replace("+psycopg", ""), autocommit=True)
-
-    def close(self) -> None:
-        """Ends it."""
-        self.connection.close()
-        self._watching.close()
-
-    def lock(self, channel: str) -> None:
-        """Locks a channel as a claim does."""
-        statement = (
-            "SELECT 1 FROM channel_state JOIN vchannels USING (channel_id) WHERE name = %s "
-            "FOR NO KEY UPDATE OF channel_state"
-        )
-        self.connection.execute(statement, (channel,))
-
-    def take(self, channel: str) -> None:
-        """Gives it another epoch."""
-        self.connection.execute(
-            "UPDATE channel_state SET epoch = epoch + 1000 FROM vchannels v WHERE v.channel_id = channel_state.channel_id "
-            "AND name = %s",
-            (channel,),
-        )
-
-    def waiting(self) -> bool:
-        """Whether the writer of the store waits for a lock."""
-        statement = (
-            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        )
-        row = self._watching.execute(statement).fetchone()
-        return row is not None and bool(row[0])
-
-    def end(self, pid: int) -> None:
-        """Ends a session of the server, and waits until it has ended."""
-        self._watching.execute("SELECT pg_terminate_backend(%s, 10000)", (pid,))
-
-    def pid_of_writer(self) -> int:
-        """The server's process for the store's writer."""
-        statement = "SELECT pid FROM pg_stat_activity WHERE application_name = 'datacoord-writer' AND datname = current_database()"
-        row = self._watching.execute(statement).fetchone()
-        assert row is not None
-        return int(row[0])
-
-
-async def until_waiting(other: Session) -> None:
-    """Until the store's writer stands at a lock."""
-    async with asyncio.timeout(20):
-        while not other.waiting():  # noqa: ASYNC110 - the server tells nobody
-            await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("how", ["save", "move"])
@@ -171,7 +116,8 @@ async def test_a_bulk_statement_finds_each_row_by_its_key(world: World, counted:
             explained = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) EXECUTE {number}({nothing})").scalar_one()
             if "unnest" in statement:
                 scans[statement] = [node for node in nodes_of(explained[0]["Plan"]) if node["Node Type"] in SCANS]
-    assert {"UPDATE segments", "UPDATE lanes", "UPDATE channel_state"} <= {" ".join(s.split()[:2]) for s in scans}
+    written = {"UPDATE segments", "UPDATE lanes", "UPDATE channel_state", "WITH changed"}
+    assert written <= {" ".join(s.split()[:2]) for s in scans}
     for statement, found in scans.items():
         for node in found:
             # Every call is about a channel, so its table may lead, once: a handful of rows is walked until they are counted again.
