@@ -7,9 +7,11 @@ from sqlalchemy import bindparam, or_, select, update
 from coordinator.core.model import Outcome
 from coordinator.core.ownership import decide_checkpoint
 from coordinator.store import events
-from coordinator.store.answers import CheckpointEntry, WriteAnswer
+from coordinator.store.answers import CheckpointEntry, StoreSettings, WriteAnswer
+from coordinator.store.at_once import AtOnce
 from coordinator.store.calls import WriteCall
 from coordinator.store.channels import Channels
+from coordinator.store.database_kind import DatabaseKind
 from coordinator.store.driver_statement import DriverStatement
 from coordinator.store.engine import AgainError
 from coordinator.store.tables import ACTIVE, channel_state
@@ -18,6 +20,7 @@ from datacoord.errors import Refusal
 from datacoord.positions import Position
 
 _ENTRY_BYTES = 64
+_NEVER_MS = 2**63 - 1
 _APPLIED = WriteAnswer(Outcome.APPLIED)
 
 Row = tuple[int, int, int, int, int, bytes, str]
@@ -97,6 +100,9 @@ _MOVE_IF = DriverStatement(
 )
 
 
+_AT_ONCE = AtOnce(_MOVE_IF, events.APPEND, clock="time_ms")
+
+
 def try_fast(transaction: Transaction, calls: Sequence[CheckpointCall]) -> list[list[WriteAnswer]] | None:
     """Moves every checkpoint of these calls by one guarded statement, if each of them would be APPLIED one after the other.
 
@@ -108,22 +114,62 @@ def try_fast(transaction: Transaction, calls: Sequence[CheckpointCall]) -> list[
     Raises:
         AgainError: not so, and some were moved.
     """
+    rows = _rows_of(calls)
+    if rows is None:
+        return None
+    if _MOVE_IF.run(transaction.kind, transaction.connection, rows) != len(rows):
+        raise AgainError
+    _renew_owners(transaction, calls)
+    for call in calls:
+        transaction.record(call.rpc, call.caller, channels=call.items, items=call.items, changes=call.moved)
+    return applied(calls)
+
+
+def at_once(
+    kind: DatabaseKind, calls: Sequence[CheckpointCall], *, before_ms: int, now_ms: int | None
+) -> tuple[bytes, list[bytes | None]] | None:
+    """The same as one statement that is a transaction of its own, for calls whose owners need no renewal.
+
+    Args:
+        kind: a database that has such statements.
+        calls: the calls.
+        before_ms: when the first of their owners has to be renewed, by the database's clock.
+        now_ms: in place of that clock, for tests.
+
+    Returns:
+        the statement; None: not every one would be APPLIED.
+    """
+    rows = _rows_of(calls)
+    if rows is None:
+        return None
+    happened = [events.Event(0, call.rpc, call.caller, call.items, call.items, call.moved) for call in calls]
+    return _AT_ONCE.statement(kind, rows, events.rows_of(happened), before_ms=before_ms, now_ms=now_ms)
+
+
+def renewal_due_ms(calls: Sequence[CheckpointCall], memory: Memory, settings: StoreSettings) -> int:
+    """By the database's clock, when the first owner of these calls has to be renewed; 0: that is not known here."""
+    owner_ids = set().union(*(call.owner_ids for call in calls))
+    if None in owner_ids or any(call.rows is None for call in calls):
+        return 0
+    return min((memory.renewal_due_ms(owner, settings) for owner in owner_ids if owner), default=_NEVER_MS)
+
+
+def applied(calls: Sequence[CheckpointCall]) -> list[list[WriteAnswer]]:
+    """Every entry of the calls is APPLIED."""
+    return [[_APPLIED] * call.items for call in calls]
+
+
+def _rows_of(calls: Sequence[CheckpointCall]) -> list[Row] | None:
+    """One row per channel and epoch, sorted, so that transactions lock rows in one order; None: not every one would be APPLIED."""
     listed: list[Row] = []
     for call in calls:
         if call.rows is None:
             return None
         listed += call.rows
     rows = _fold(listed)
-    if rows is None:
-        return None
-    # Sorted, so that transactions lock rows in one order.
-    rows.sort()
-    if _MOVE_IF.run(transaction.kind, transaction.connection, rows) != len(rows):
-        raise AgainError
-    _renew_owners(transaction, calls)
-    for call in calls:
-        transaction.record(call.rpc, call.caller, channels=call.items, items=call.items, changes=call.moved)
-    return [[_APPLIED] * call.items for call in calls]
+    if rows is not None:
+        rows.sort()
+    return rows
 
 
 def _rows(entries: Sequence[CheckpointEntry], memory: Memory) -> list[Row] | None:

@@ -5,9 +5,62 @@ excludes all others from its beginning, has no row locks and compiles it to noth
 """
 
 import abc
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from sqlalchemy import Engine, Insert, Table, exc
+from sqlalchemy import ColumnElement, Engine, Insert, Table, exc
 from sqlalchemy.engine import Connection, Dialect
+
+
+@dataclass(frozen=True, slots=True)
+class DoneAtOnce:
+    """What a statement says that was a transaction of its own.
+
+    Attributes:
+        now_ms: the database's clock when it began.
+        seconds: what it took before its commit.
+    """
+
+    now_ms: int
+    seconds: float
+
+
+class AtOnceKind(abc.ABC):
+    """Statements that are transactions of their own, in one round trip, and fail where they should not be done.
+
+    Attributes:
+        dialect: compiles them.
+        now_ms: the database's clock when the transaction began.
+        micros: what the transaction took so far, in microseconds.
+    """
+
+    dialect: Dialect
+    now_ms: ColumnElement[int]
+    micros: ColumnElement[int]
+
+    @abc.abstractmethod
+    def required(self, condition: ColumnElement[bool]) -> ColumnElement[bool]:
+        """True where the condition is; otherwise the statement fails."""
+
+    @abc.abstractmethod
+    def is_at_hand(self, connection: Connection) -> bool:
+        """Whether a connection can take such a statement: as far as can be told without a round trip it is not broken."""
+
+    @abc.abstractmethod
+    async def run(
+        self, connection: Connection, sql: bytes, values: Sequence[bytes | None], seconds: float | None
+    ) -> DoneAtOnce | None:
+        """Runs one, without holding the loop, and raises unless what it wrote is durable for certain.
+
+        Args:
+            connection: at hand.
+            sql: an insert that returns `now_ms` and `micros`.
+            values: of its parameters, as the wire has them.
+            seconds: time that it may take; None = as configured.
+
+        Returns:
+            None: what it required was not so, or it could not be tried; nothing of it is kept.
+        """
 
 
 class DatabaseKind(abc.ABC):
@@ -20,12 +73,14 @@ class DatabaseKind(abc.ABC):
         rows_per_statement: how many values an IN list may have.
         takes_arrays: True: one statement with an array per column is best for many rows; False: one statement per row.
         driver_dialect: compiles statements that go to the driver directly, with positional parameters.
+        at_once: how a statement is a transaction of its own; None: that gains nothing here.
     """
 
     runs_on_loop: bool
     takes_arrays: bool
     rows_per_statement = 1000
     driver_dialect: Dialect
+    at_once: AtOnceKind | None = None
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -9,6 +9,8 @@ import json
 import struct
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +20,7 @@ from sqlalchemy import (
     ARRAY,
     BigInteger,
     BindParameter,
+    ColumnElement,
     FromClause,
     Insert,
     LargeBinary,
@@ -115,27 +118,59 @@ class DriverStatement:
         return execute
 
     def _prepare_arrays(self, kind: DatabaseKind) -> Execute:
+        arrays = self.over_arrays(kind)
+        compiled = arrays.statement.compile(dialect=kind.driver_dialect)
+        sql, order = str(compiled), compiled.positiontup
+
+        def execute(connection: Connection, rows: Sequence[Row]) -> int:
+            packed = arrays.packed(rows)
+            return connection.exec_driver_sql(sql, tuple(packed[name] for name in order)).rowcount
+
+        return execute
+
+    def over_arrays(
+        self,
+        kind: DatabaseKind,
+        *,
+        computed: Mapping[str, ColumnElement[Any]] = MappingProxyType({}),
+        only_if: ColumnElement[bool] | None = None,
+    ) -> "OverArrays":
+        """The same for all rows at once.
+
+        Args:
+            kind: a database that takes arrays.
+            computed: what an insert puts into these columns, in place of what rows give.
+            only_if: an insert adds no row unless this is true.
+        """
         binds = self._statement.compile(dialect=kind.driver_dialect).binds
         types = {name: binds[name].type for name in self._columns}
-        arrays = [bindparam(name, type_=ARRAY(types[name])) for name in self._columns]
-        rows_of = func.unnest(*arrays).table_valued(*(column(name, types[name]) for name in self._columns))
-        given = rows_of.render_derived(name="given")
+        given = _unnested({name: found for name, found in types.items() if name not in computed})
         if isinstance(self._statement, Insert):
-            source = select(*(given.c[name] for name in self._columns))
+            source = select(*(computed[name] if name in computed else given.c[name] for name in self._columns))
+            source = source if only_if is None else source.where(only_if)
             statement: Any = insert(self._statement.table).from_select(list(self._columns), source).inline()
         else:
             statement = _replaced(self._statement, {name: given.c[name] for name in self._columns})
-        compiled = statement.compile(dialect=kind.driver_dialect)
-        sql = str(compiled)
-        order = [self._columns.index(name) for name in compiled.positiontup]
-        packers = [_PACKERS[type(types[name])] for name in compiled.positiontup]
+        places = {place: name for place, name in enumerate(self._columns) if name not in computed}
+        return OverArrays(statement, [(place, name, _PACKERS[type(types[name])]) for place, name in places.items()])
 
-        def execute(connection: Connection, rows: Sequence[Row]) -> int:
-            values = list(zip(*rows, strict=True))
-            packed = tuple(pack(values[place]) for pack, place in zip(packers, order, strict=True))
-            return connection.exec_driver_sql(sql, packed).rowcount
 
-        return execute
+@dataclass(frozen=True)
+class OverArrays:
+    """A statement for all rows at once.
+
+    Attributes:
+        statement: its parameters are arrays, one per column, of the column's name.
+        columns: place in a row, name and packer of each.
+    """
+
+    statement: Any
+    columns: Sequence[tuple[int, str, Callable[[Sequence[Any]], bytes]]]
+
+    def packed(self, rows: Sequence[Row]) -> dict[str, bytes]:
+        """The parameters, by name."""
+        values = list(zip(*rows, strict=True))
+        return {name: pack(values[place]) for place, name, pack in self.columns}
 
 
 class DriverQuery:
@@ -158,7 +193,7 @@ class DriverQuery:
             return []
         sql = self._prepared.get(type(kind))
         if sql is None:
-            given = self._given_arrays() if kind.takes_arrays else self._given_json()
+            given = _unnested(self._columns) if kind.takes_arrays else self._given_json()
             sql = self._prepared[type(kind)] = str(self._select_of(given).compile(dialect=kind.driver_dialect))
         parameters: tuple[Any, ...] = (json.dumps(keys),)
         if kind.takes_arrays:
@@ -170,15 +205,17 @@ class DriverQuery:
         result.close()
         return rows
 
-    def _given_arrays(self) -> FromClause:
-        arrays = [bindparam(name, type_=ARRAY(found)) for name, found in self._columns.items()]
-        rows_of = func.unnest(*arrays).table_valued(*(column(name, found) for name, found in self._columns.items()))
-        return rows_of.render_derived(name="given")
-
     def _given_json(self) -> FromClause:
         parts = [f"json_extract(value, '$[{place}]') AS {name}" for place, name in enumerate(self._columns)]
         rows_of = text(f"SELECT {', '.join(parts)} FROM json_each(?1)")  # noqa: S608 - names of ours
         return rows_of.columns(**self._columns).alias("given")
+
+
+def _unnested(columns: Mapping[str, TypeEngine[Any]]) -> FromClause:
+    """A table of what arrays hold, one per column, which are parameters of the columns' names."""
+    arrays = [bindparam(name, type_=ARRAY(found)) for name, found in columns.items()]
+    rows_of = func.unnest(*arrays).table_valued(*(column(name, found) for name, found in columns.items()))
+    return rows_of.render_derived(name="given")
 
 
 def _replaced(statement: Any, places: dict[str, Any]) -> Any:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ import structlog
 from sqlalchemy import event, exc
 from sqlalchemy.engine import Connection
 
-from coordinator.store.database_kind import DatabaseKind
+from coordinator.store.database_kind import DatabaseKind, DoneAtOnce
 from coordinator.store.databases import database_kind, error_code
 from datacoord import failpoints
 from datacoord.errors import (
@@ -179,6 +179,46 @@ class Database:
                 await loop.run_in_executor(self._write_thread, self._commit, connection)
             return result
 
+    async def write_at_once(
+        self, statement_of: Callable[[], tuple[bytes, Sequence[bytes | None]] | None], seconds: float | None
+    ) -> DoneAtOnce | None:
+        """Runs a statement that is a transaction of its own, on the loop, which it does not hold.
+
+        Args:
+            statement_of: makes it, and the values of its parameters; None = there is none.
+            seconds: time that it may take; None = as configured.
+
+        Returns:
+            None: there is none, or no connection is at hand to try it on: any other transaction finds another one.
+
+        Raises:
+            WriteFailedError: it failed, and what that means.
+            AgainError: it refused; nothing of it is kept.
+        """
+        at_once = self.kind.at_once
+        if at_once is None or self._kept is None or not at_once.is_at_hand(self._kept):
+            return None
+
+        def made(connection: Connection, _now_ms: int) -> tuple[bytes, Sequence[bytes | None]] | None:
+            statement = statement_of()
+            if statement is not None:
+                self._fault_of_statement(connection, None, statement[0].decode())
+            return statement
+
+        with self._keeping(self._connect()) as connection:
+            statement = self._statements(connection, 0, made)
+            if statement is None:
+                return None
+            with self._committing(connection):
+                await self._pass(self._before_commit)
+                done = await at_once.run(connection, *statement, seconds)
+                if done is not None:
+                    await self._pass(self._after_commit)
+            if done is None:
+                raise AgainError
+            self.commit_seconds -= done.seconds
+            return done
+
     def _connect(self) -> Connection:
         """The connection that was kept, or another one."""
         kept, self._kept = self._kept, None
@@ -253,15 +293,17 @@ class Database:
             raise WriteFailedError(outcome) from error
 
     def _commit(self, connection: Connection) -> None:
+        with self._committing(connection):
+            self._before_commit()
+            self.kind.commit(connection)
+            self._after_commit()
+
+    @contextmanager
+    def _committing(self, connection: Connection) -> Generator[None, None, None]:
+        """Around what commits: how long it took, and what its errors mean."""
         started = time.perf_counter()
         try:
-            if self._faults is not None:
-                self._faults.commit()
-            failpoints.hit("coordinator.before_commit")
-            self.kind.commit(connection)
-            failpoints.hit("coordinator.after_commit")
-            if self._faults is not None:
-                self._faults.committed()
+            yield
         except Exception as error:
             outcome = sort_error(self.kind, error, committing=True)
             log.warning("commit_failed", error=_short(error), reason=outcome.error.reason.value)
@@ -273,6 +315,23 @@ class Database:
             # One that takes long counts at once, and is forgotten slowly.
             usual = self._usual_commit_seconds
             self._usual_commit_seconds = max(took, usual + _COMMIT_WEIGHT * (took - usual))
+
+    def _before_commit(self) -> None:
+        if self._faults is not None:
+            self._faults.commit()
+        failpoints.hit("coordinator.before_commit")
+
+    def _after_commit(self) -> None:
+        failpoints.hit("coordinator.after_commit")
+        if self._faults is not None:
+            self._faults.committed()
+
+    async def _pass(self, moment: Callable[[], None]) -> None:
+        """Passes a moment of a COMMIT on the loop, which must not be held there."""
+        if failpoints.are_on():
+            await asyncio.get_running_loop().run_in_executor(self._write_thread, moment)
+        else:
+            moment()
 
     def _roll_back(self, connection: Connection, outcome: SortedError | None = None) -> None:
         """Leaves no transaction open.

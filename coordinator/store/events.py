@@ -13,7 +13,7 @@ from sqlalchemy import bindparam, func, insert, select
 from sqlalchemy.engine import Connection
 
 from coordinator.store.database_kind import DatabaseKind
-from coordinator.store.driver_statement import DriverStatement
+from coordinator.store.driver_statement import DriverStatement, Row
 from coordinator.store.listings import CallStatistics
 from coordinator.store.tables import events
 
@@ -40,13 +40,18 @@ class Event:
 
 
 _COLUMNS = ("time_ms", "rpc", "caller", "channels", "items", "changes")
-_APPEND = DriverStatement(insert(events).values({name: bindparam(name) for name in _COLUMNS}), _COLUMNS)
+APPEND = DriverStatement(insert(events).values({name: bindparam(name) for name in _COLUMNS}), _COLUMNS)
 packed = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 def append(kind: DatabaseKind, connection: Connection, happened: Sequence[Event]) -> None:
     """Adds to the history."""
-    rows = [
+    APPEND.run(kind, connection, rows_of(happened))
+
+
+def rows_of(happened: Sequence[Event]) -> list[Row]:
+    """Rows of the history, for `APPEND`."""
+    return [
         (
             e.time_ms,
             e.rpc,
@@ -57,7 +62,6 @@ def append(kind: DatabaseKind, connection: Connection, happened: Sequence[Event]
         )
         for e in happened
     ]
-    _APPEND.run(kind, connection, rows)
 
 
 def call_statistics(connection: Connection) -> list[CallStatistics]:

@@ -1,6 +1,8 @@
 """A group of calls as one transaction of the database, and what follows from its COMMIT."""
 
 import asyncio
+import math
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,6 +44,9 @@ class GroupRunner:
         self._memory = memory
         self._statistics = statistics
         self._clock_ms = clock_ms
+        # The database's clock less this process's, when a transaction began: what was read later is a little too much, so that a
+        # lease counts as due too early rather than too late.
+        self._clock_lead_ms = math.inf
 
     async def run(self, calls: Sequence[WriteCall[Any]]) -> list[Any]:
         """Runs calls in one transaction and commits it.
@@ -53,7 +58,10 @@ class GroupRunner:
             WriteFailedError: the transaction failed.
         """
         seconds = _seconds_left(calls)
+        began_ms = _monotonic_ms()
         try:
+            if (moved := await self._move_at_once(calls, seconds)) is not None:
+                return moved
             transaction, answers, fast_items = await self._database.write(
                 lambda connection, now_ms: self._work(connection, now_ms, calls, fast=True),
                 seconds,
@@ -63,8 +71,38 @@ class GroupRunner:
             transaction, answers, fast_items = await self._database.write(
                 lambda connection, now_ms: self._work(connection, now_ms, calls, fast=False), seconds
             )
+        self._clock_lead_ms = transaction.now_ms - began_ms
         self._committed(transaction, fast_items)
         return answers
+
+    async def _move_at_once(self, calls: Sequence[WriteCall[Any]], seconds: float | None) -> list[Any] | None:
+        """Checkpoints by one statement that is a transaction of its own, where only their history is to be written with them.
+
+        When a lease is due is a matter of the database's clock, which the statement checks. Here that is only estimated.
+
+        Returns:
+            the answers; None: it was not tried.
+
+        Raises:
+            AgainError: not all of them were plain; nothing was kept.
+            WriteFailedError: it failed.
+        """
+        moving = [call for call in calls if isinstance(call, CheckpointCall)]
+        if self._database.kind.at_once is None or len(moving) < len(calls):
+            return None
+        began_ms = _monotonic_ms()
+        now_ms = None if self._clock_ms is None else self._clock_ms()
+        before_ms = checkpoints.renewal_due_ms(moving, self._memory, self._settings)
+        if before_ms <= (began_ms + self._clock_lead_ms if now_ms is None else now_ms):
+            return None
+        done = await self._database.write_at_once(
+            lambda: checkpoints.at_once(self._database.kind, moving, before_ms=before_ms, now_ms=now_ms), seconds
+        )
+        if done is None:
+            return None
+        self._clock_lead_ms = done.now_ms - began_ms
+        self._statistics.fast_items += sum(call.items for call in moving)
+        return checkpoints.applied(moving)
 
     def _work(
         self, connection: Connection, now_ms: int, calls: Sequence[WriteCall[Any]], *, fast: bool
@@ -123,6 +161,10 @@ def _take_plain(transaction: Transaction, saving: Sequence[SaveCall], others: Se
     taken = plain_saves.take(transaction, [call.saves for call in saving], beside)
     for call, parts in zip(saving, taken, strict=True):
         call.taken = parts
+
+
+def _monotonic_ms() -> float:
+    return time.monotonic() * 1000
 
 
 def _is_small(calls: Sequence[WriteCall[Any]]) -> bool:

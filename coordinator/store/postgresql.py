@@ -5,12 +5,13 @@ from types import MappingProxyType
 from typing import Any
 
 import psycopg
-from sqlalchemy import BigInteger, Engine, Insert, Table, cast, create_engine, exc, extract, func, select, text
+from sqlalchemy import BigInteger, Engine, Insert, Table, cast, create_engine, event, exc, extract, func, select, text
 from sqlalchemy.dialects import postgresql as postgresql_dialect
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg as PostgresqlDialect
 from sqlalchemy.engine import Connection, make_url
 
 from coordinator.store.database_kind import DatabaseKind
+from coordinator.store.postgresql_at_once import PostgresqlAtOnce, warnings_are_errors
 
 _MIGRATION_LOCK_KEY = 0x6461_7461_636F_6F72  # "datacoor"
 _CONNECT_SECONDS_MAX = 10
@@ -31,6 +32,7 @@ class Postgresql(DatabaseKind):
     def __init__(self, url: str) -> None:
         super().__init__(make_url(url).set(drivername="postgresql+psycopg").render_as_string(hide_password=False))
         self.driver_dialect = PostgresqlDialect(paramstyle="format")  # type: ignore[no-untyped-call]
+        self.at_once: PostgresqlAtOnce = PostgresqlAtOnce(_STATEMENT_SECONDS_MAX)
 
     def writer(self, busy_timeout_ms: int) -> Engine:
         """See the base class.
@@ -48,7 +50,9 @@ class Postgresql(DatabaseKind):
             # Nor keep the whole of it and compare every row with that.
             "enable_material": "off",
         }
-        return self._engine("writer", busy_timeout_ms, isolation_level="AUTOCOMMIT", pre_ping=False, more=settings)
+        engine = self._engine("writer", busy_timeout_ms, isolation_level="AUTOCOMMIT", pre_ping=False, more=settings)
+        event.listen(engine, "rollback", self.at_once.forget)
+        return engine
 
     def reader(self, busy_timeout_ms: int) -> Engine:
         """See the base class."""
@@ -148,22 +152,11 @@ class Postgresql(DatabaseKind):
         if driver.info.transaction_status is psycopg.pq.TransactionStatus.INERROR:
             failed = psycopg.errors.InFailedSqlTransaction("a statement of the transaction had failed")
             raise exc.InternalError("COMMIT", None, failed)
-        warnings: list[str] = []
-
-        def note(diagnostic: psycopg.errors.Diagnostic) -> None:
-            if diagnostic.severity_nonlocalized == "WARNING":
-                warnings.append(diagnostic.message_primary or "")
-
-        driver.add_notice_handler(note)
-        try:
+        with warnings_are_errors(driver, "COMMIT"):
             connection.commit()
             if driver.info.transaction_status is psycopg.pq.TransactionStatus.INTRANS:
                 # Without a statement SQLAlchemy knows of no transaction, and the connection is kept.
                 driver.commit()
-        finally:
-            driver.remove_notice_handler(note)
-        if warnings:
-            raise exc.OperationalError("COMMIT", None, psycopg.OperationalError("; ".join(warnings)))
 
     def is_transient(self, error: exc.DBAPIError) -> bool:
         """See the base class. Serialization failure, deadlock, lock not available."""

@@ -53,6 +53,14 @@ class Memory:
     owner_of_epoch: dict[int, int] = field(default_factory=dict)
     lease_at_least: dict[int, int] = field(default_factory=dict)
 
+    def renewal_due_ms(self, owner_id: int, settings: StoreSettings) -> int:
+        """By the database's clock, when an accepted write of this owner has to write its lease anew; 0: that is not known here."""
+        owner, until_ms = self.owners.get(owner_id), self.lease_at_least.get(owner_id)
+        if owner is None or until_ms is None:
+            return 0
+        lease_ms = _lease_ms(owner, settings)
+        return until_ms - lease_ms + lease_ms // _LEASE_SLACK
+
     def bound(self) -> None:
         """Forgets everything of a kind of which there is too much; it can be read again."""
         for known in (self.channels, self.owners, self.owner_of_epoch, self.lease_at_least):
@@ -206,11 +214,8 @@ class Transaction:
         rows = []
         self.learn_owners(self._renewed)
         for owner_id in sorted(self._renewed):
-            owner = self.owner(owner_id)
-            is_node = owner is not None and owner.kind == OWNER_DATANODE
-            lease_ms = self.settings.datanode_lease_ms if is_node else self.settings.claim_lease_ms
-            worth_it = self.now_ms + lease_ms - lease_ms // _LEASE_SLACK
-            if self.memory.lease_at_least.get(owner_id, -1) <= worth_it:
+            if self.now_ms >= self.memory.renewal_due_ms(owner_id, self.settings):
+                lease_ms = _lease_ms(self.owner(owner_id), self.settings)
                 rows.append((owner_id, self.now_ms + lease_ms, self.now_ms + lease_ms, self.now_ms))
                 self._learned.lease_at_least[owner_id] = self.now_ms + lease_ms
         _RENEW.run(self.kind, self.connection, rows)
@@ -222,6 +227,11 @@ class Transaction:
         self.memory.owner_of_epoch.update(self._learned.owner_of_epoch)
         self.memory.lease_at_least.update(self._learned.lease_at_least)
         self.memory.bound()
+
+
+def _lease_ms(owner: OwnerIdentity | None, settings: StoreSettings) -> int:
+    is_node = owner is not None and owner.kind == OWNER_DATANODE
+    return settings.datanode_lease_ms if is_node else settings.claim_lease_ms
 
 
 def chunks(values: Sequence[Any] | Iterable[Any], size: int) -> Iterable[list[Any]]:

@@ -11,15 +11,20 @@ from hypothesis import strategies as st
 
 from coordinator.core.model import ChannelMode
 from coordinator.store import ChannelIdentity, CheckpointMove, WriteAnswer, checkpoints
+from coordinator.store.database_kind import DoneAtOnce
+from coordinator.store.engine import Database
 from coordinator.store.transaction import Memory
 
 from .databases import Databases
-from .support import CALLER, Clock, ScriptedFaults, World, dump, lane, position, reasons, save
+from .support import CALLER, LEASE_MS, Clock, ScriptedFaults, World, dump, lane, position, reasons, save
 
 CHANNELS = 3
 FLUSH = 6
 Entry = tuple[int, int, int]
 """Channel (CHANNELS = unknown), how far from its epoch, how far beyond the largest timestamp sent for it."""
+
+Group = tuple[int, list[list[Entry]]]
+"""How much time passes before the calls of entries that wait at once."""
 
 CORNERS: dict[str, list[list[list[Entry]]]] = {
     "plain": [[[(0, 0, 1), (1, 0, 1)]]],
@@ -74,10 +79,12 @@ class Pair:
             # The tombstone's own epoch: nobody was told, but a guess must not pass either.
             self.epochs = {**epochs, dropped: await world.epoch(dropped)}
 
-    async def compare(self, groups: list[list[list[Entry]]], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def compare(self, groups: list[Group], monkeypatch: pytest.MonkeyPatch) -> None:
         """Sends the same to both."""
         await self.begin()
-        for calls in groups:
+        for lapse_ms, calls in groups:
+            for world in self.worlds:
+                world.clock.advance(lapse_ms)
             fast, slow = await self.send(calls, monkeypatch)
             assert fast == slow
         stored, expected = self.dumps(["binlogs", "events"])
@@ -89,6 +96,7 @@ class Pair:
         for world, use_core in zip(self.worlds, (False, True), strict=True):
             with monkeypatch.context() as patch:
                 if use_core:
+                    patch.setattr(checkpoints, "at_once", lambda *_, **__: None)
                     patch.setattr(checkpoints, "try_fast", lambda _transaction, _calls: None)
                 moves = [[self._move(world, entry) for entry in call] for call in calls]
                 sent = (world.store.update_channel_checkpoints(call, caller=CALLER) for call in moves)
@@ -119,12 +127,28 @@ def described(answers: list[WriteAnswer]) -> list[tuple[str, Any]]:
     return [(name, None if name == "APPLIED" else answer.facts) for name, answer in zip(named, answers, strict=True)]
 
 
+def count_at_once(monkeypatch: pytest.MonkeyPatch) -> list[DoneAtOnce]:
+    """What was done by a statement that is a transaction of its own, as it grows."""
+    done: list[DoneAtOnce] = []
+    original = Database.write_at_once
+
+    async def write_at_once(*arguments: Any) -> DoneAtOnce | None:
+        answer = await original(*arguments)
+        done.extend([answer] if answer is not None else [])
+        return answer
+
+    monkeypatch.setattr(Database, "write_at_once", write_at_once)
+    return done
+
+
 ENTRIES = st.tuples(
     st.sampled_from([0] * 6 + [1] * 6 + [2, CHANNELS]),
     st.sampled_from([0] * 12 + [-1, 1]),
     st.sampled_from([1] * 6 + [2] * 3 + [3, 0, -1]),
 )
-GROUPS = st.lists(st.lists(st.lists(ENTRIES, min_size=1, max_size=4), min_size=1, max_size=3), max_size=6)
+CALLS = st.lists(st.lists(ENTRIES, min_size=1, max_size=4), min_size=1, max_size=3)
+# A lease is written anew after a sixteenth of it.
+GROUPS = st.lists(st.tuples(st.sampled_from([0, 1, LEASE_MS // 16 - 1, LEASE_MS // 16]), CALLS), max_size=6)
 
 
 def test_the_fast_path_and_core_answer_and_store_the_same(
@@ -137,11 +161,14 @@ def test_the_fast_path_and_core_answer_and_store_the_same(
         # Each statement is a round trip to the server there.
         @settings(max_examples=25 if databases.kind == "sqlite" else 10, deadline=None)
         @given(groups=GROUPS)
-        def compare(groups: list[list[list[Entry]]]) -> None:
+        def compare(groups: list[Group]) -> None:
             runner.run(pair.compare(groups, monkeypatch))
 
+        at_once = count_at_once(monkeypatch)
         for groups in CORNERS.values():
-            runner.run(pair.compare(groups, monkeypatch))
+            runner.run(pair.compare([(0, calls) for calls in groups], monkeypatch))
+        # Where nothing else is to be written; otherwise this compares the usual transaction only.
+        assert (len(at_once) > 5) == (databases.kind == "postgresql")
         compare()
         assert pair.worlds[0].store.statistics.fast_items > 0
         assert pair.worlds[1].store.statistics.fast_items == 0
