@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 from coordinator.core.model import BinlogFacts, ChannelState, SegmentState
 from coordinator.core.segments import states_before
 from coordinator.store import reports
-from coordinator.store.driver_statement import DriverStatement, Row
+from coordinator.store.driver_statement import DriverStatement, Row, run_all
 from coordinator.store.tables import (
     binlogs,
     channel_state,
@@ -205,16 +205,21 @@ class ChannelRows:
         Raises:
             GuardFailedError: a guard let fewer rows through than were to be changed.
         """
-        kind, connection = transaction.kind, transaction.connection
-        _guarded(transaction, "channel_state", _MOVE, self.moves)
-        _guarded(transaction, "channel_state", _CHANGE, self.changes)
-        _guarded(transaction, "segments", _GROWN_SEGMENT, self.grown_segments)
-        _guarded(transaction, "segments", _SEALED_SEGMENT, self.sealed_segments)
-        _NEW_SEGMENT.run(kind, connection, self.new_segments)
-        _guarded(transaction, "lanes", _MOVED_LANE, self.moved_lanes)
-        _guarded(transaction, "lanes", _OLD_LANE, self.old_lanes)
-        _NEW_LANE.run(kind, connection, self.new_lanes)
-        _NEW_BINLOG.run(kind, connection, self.binlogs)
+        writes = [
+            ("channel_state", _MOVE, self.moves),
+            ("channel_state", _CHANGE, self.changes),
+            ("segments", _GROWN_SEGMENT, self.grown_segments),
+            ("segments", _SEALED_SEGMENT, self.sealed_segments),
+            ("", _NEW_SEGMENT, self.new_segments),
+            ("lanes", _MOVED_LANE, self.moved_lanes),
+            ("lanes", _OLD_LANE, self.old_lanes),
+            ("", _NEW_LANE, self.new_lanes),
+            ("", _NEW_BINLOG, self.binlogs),
+        ]
+        counts = run_all(transaction.kind, transaction.connection, [(s, rows) for _, s, rows in writes])
+        for changed, (table, _, rows) in zip(counts, writes, strict=True):
+            if table and changed != len(rows):
+                raise GuardFailedError(f"a guard on {table} let {changed} of {len(rows)} rows through")
 
 
 def write(
@@ -243,12 +248,6 @@ def write(
         if channel.owner_changed and channel.state is ChannelState.DROPPED:
             number = channel.channel_id
             drop_segments(transaction.connection, lanes.c.channel_id == number, segments.c.channel_id == number)
-
-
-def _guarded(transaction: Transaction, table: str, statement: DriverStatement, rows: list[Row]) -> None:
-    changed = statement.run(transaction.kind, transaction.connection, rows)
-    if changed != len(rows):
-        raise GuardFailedError(f"a guard on {table} let {changed} of {len(rows)} rows through")
 
 
 def _move(channel: Channel) -> tuple[object, ...]:

@@ -47,6 +47,10 @@ class AtOnceKind(abc.ABC):
         """Whether a connection can take such a statement: as far as can be told without a round trip it is not broken."""
 
     @abc.abstractmethod
+    def run_all(self, connection: Connection, statements: Sequence[tuple[bytes, Sequence[bytes | None]]]) -> list[int]:
+        """Runs statements of a transaction in one round trip; how many rows each changed."""
+
+    @abc.abstractmethod
     async def run(
         self, connection: Connection, sql: bytes, values: Sequence[bytes | None], seconds: float | None
     ) -> DoneAtOnce | None:

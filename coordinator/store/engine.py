@@ -214,10 +214,10 @@ class Database:
                 done = await at_once.run(connection, *statement, seconds)
                 if done is not None:
                     await self._pass(self._after_commit)
-            if done is None:
-                raise AgainError
-            self.commit_seconds -= done.seconds
-            return done
+        if done is None:
+            raise AgainError
+        self.commit_seconds -= done.seconds
+        return done
 
     def _connect(self) -> Connection:
         """The connection that was kept, or another one."""

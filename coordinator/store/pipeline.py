@@ -1,25 +1,29 @@
-"""A few statements of PostgreSQL as one transaction in one round trip, on the event loop: libpq's pipeline mode.
+"""A few statements of PostgreSQL in one round trip: libpq's pipeline mode.
 
-What is sent up to a Sync is one transaction, which the server commits when it comes there. The driver's own pipeline would want a
-thread, and takes half as long again.
+What is sent up to a Sync is one transaction, unless one is open, and the server commits it when it comes there. The driver's own
+pipeline would want a thread, and takes half as long again.
 """
 
 import asyncio
-import itertools
+import hashlib
 import select
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import psycopg
 from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
+from psycopg.waiting import Ready, Wait
 
 Statement = tuple[bytes, Sequence[bytes | None]]
 """With the parameters $1, $2, …; their values in binary form."""
 
-_numbers = itertools.count()
 Prepared = dict[bytes, bytes]
 """Names of the statements that a connection has prepared."""
+
+_LOOK_SECONDS = 1.0
+_Steps = Generator[Wait, Ready | int, list[PGresult]]
+"""What has to be waited for."""
 
 
 def is_at_hand(connection: psycopg.Connection[Any]) -> bool:
@@ -34,78 +38,115 @@ def is_at_hand(connection: psycopg.Connection[Any]) -> bool:
     return not poll.poll(0)
 
 
-async def run(connection: psycopg.Connection[Any], statements: Sequence[Statement], prepared: Prepared) -> PGresult:
-    """Runs statements and commits them.
+async def run(
+    connection: psycopg.Connection[Any], statements: Sequence[Statement], prepared: Prepared
+) -> list[PGresult]:
+    """Runs statements on the event loop, which it does not hold.
 
     Args:
-        connection: idle, and nobody else's meanwhile.
+        connection: nobody else's meanwhile.
         statements: each is prepared once per connection.
         prepared: of the connection, kept up to date.
 
     Returns:
-        the answer to the last one, its values in binary form.
+        the answer to each, its values in binary form.
 
     Raises:
         psycopg.Error: what the server said of a statement or of the commit. Without a code the connection broke.
     """
-    libpq = connection.pgconn
-    preparing: list[tuple[bytes, bytes] | None] = []
     try:
-        libpq.enter_pipeline_mode()
-        for sql, values in statements:
-            name = prepared.get(sql)
-            if name is None:
-                name = b"datacoord_%d" % next(_numbers)
-                libpq.send_prepare(name, sql)
-                preparing.append((sql, name))
-            libpq.send_query_prepared(name, values, [Format.BINARY] * len(values), Format.BINARY)
-            preparing.append(None)
-        libpq.pipeline_sync()
-        answers = await _answers(libpq)
-        libpq.exit_pipeline_mode()
+        return await _on_loop(_exchange(connection.pgconn, statements, prepared), connection.fileno())
     except BaseException:
-        # What may still come is the answer to this, and the next transaction would take it for its own.
-        connection.close()
+        _leave(connection)
         raise
+
+
+def run_here(
+    connection: psycopg.Connection[Any], statements: Sequence[Statement], prepared: Prepared
+) -> list[PGresult]:
+    """The same in this thread, which waits."""
+    try:
+        return connection.wait(_exchange(connection.pgconn, statements, prepared))
+    except BaseException:
+        _leave(connection)
+        raise
+
+
+def _leave(connection: psycopg.Connection[Any]) -> None:
+    # What may still come is the answer to this, and the next transaction would take it for its own.
+    if not connection.closed and connection.pgconn.pipeline_status:
+        connection.close()
+
+
+def _exchange(libpq: PGconn, statements: Sequence[Statement], prepared: Prepared) -> _Steps:
+    libpq.enter_pipeline_mode()
+    # What each answer is to: None = a statement itself.
+    sent: list[tuple[bytes, bytes] | None] = []
+    for sql, values in statements:
+        name = prepared.get(sql)
+        if name is None:
+            name = b"datacoord_" + hashlib.sha256(sql).hexdigest()[:16].encode()
+            # It may be there: we forget what is prepared more often than the server.
+            libpq.send_close_prepared(name)
+            libpq.send_prepare(name, sql)
+            sent += [(b"", b""), (sql, name)]
+        libpq.send_query_prepared(name, values, [Format.BINARY] * len(values), Format.BINARY)
+        sent.append(None)
+    libpq.pipeline_sync()
+    answers = yield from _answers(libpq)
+    libpq.exit_pipeline_mode()
     # Also of a transaction that failed: what is prepared stays.
-    for named, answer in zip(preparing, answers, strict=False):
-        if named is not None and answer.status == ExecStatus.COMMAND_OK:
-            prepared.update([named])
+    prepared.update(
+        named
+        for named, answer in zip(sent, answers, strict=False)
+        if named is not None and answer.status == ExecStatus.COMMAND_OK
+    )
     for answer in answers:
         if answer.status not in {ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK}:
             raise psycopg.errors.error_from_result(answer)
-    return answers[-1]
+    return [answer for named, answer in zip(sent, answers, strict=True) if named is None]
 
 
-async def _answers(libpq: PGconn) -> list[PGresult]:
+def _answers(libpq: PGconn) -> _Steps:
     """Sends what is not sent yet, and takes all answers. A Sync has one only if the commit failed."""
-    loop = asyncio.get_running_loop()
-    socket = libpq.socket
-    ready = asyncio.Event()
     answers: list[PGresult] = []
-
-    async def wait() -> None:
-        await ready.wait()
-        ready.clear()
+    while libpq.flush():
+        yield Wait.RW
         libpq.consume_input()
+    while True:
+        while libpq.is_busy():
+            yield Wait.R
+            libpq.consume_input()
+        answer = libpq.get_result()
+        if answer is None:  # after those of each statement
+            if libpq.status != ConnStatus.OK:
+                raise psycopg.OperationalError("the connection broke")
+        elif answer.status == ExecStatus.PIPELINE_SYNC:
+            return answers
+        else:
+            answers.append(answer)
 
+
+async def _on_loop(steps: _Steps, socket: int) -> list[PGresult]:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
     loop.add_reader(socket, ready.set)
     try:
-        while libpq.flush():
-            loop.add_writer(socket, ready.set)
-            await wait()
-            loop.remove_writer(socket)
+        wanted = next(steps)
         while True:
-            while libpq.is_busy():
-                await wait()
-            answer = libpq.get_result()
-            if answer is None:  # after those of each statement
-                if libpq.status != ConnStatus.OK:
-                    raise psycopg.OperationalError("the connection broke")
-            elif answer.status == ExecStatus.PIPELINE_SYNC:
-                return answers
-            else:
-                answers.append(answer)
+            if wanted & Wait.W:
+                loop.add_writer(socket, ready.set)
+            # Looked at now and then even if nothing comes: a socket that the library has closed tells the loop nothing.
+            timer = loop.call_later(_LOOK_SECONDS, ready.set)
+            await ready.wait()
+            timer.cancel()
+            ready.clear()
+            if wanted & Wait.W:
+                loop.remove_writer(socket)
+            wanted = steps.send(Ready.RW)
+    except StopIteration as finished:
+        answers: list[PGresult] = finished.value
+        return answers
     finally:
         loop.remove_reader(socket)
         loop.remove_writer(socket)

@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg as Postgres
 from sqlalchemy.engine import Connection, make_url
 
 from coordinator.store.database_kind import DatabaseKind
-from coordinator.store.postgresql_at_once import PostgresqlAtOnce, warnings_are_errors
+from coordinator.store.postgresql_at_once import PostgresqlAtOnce, forget_prepared, warnings_are_errors
 
 _MIGRATION_LOCK_KEY = 0x6461_7461_636F_6F72  # "datacoor"
 _CONNECT_SECONDS_MAX = 10
@@ -51,7 +51,7 @@ class Postgresql(DatabaseKind):
             "enable_material": "off",
         }
         engine = self._engine("writer", busy_timeout_ms, isolation_level="AUTOCOMMIT", pre_ping=False, more=settings)
-        event.listen(engine, "rollback", self.at_once.forget)
+        event.listen(engine, "reset", forget_prepared)
         return engine
 
     def reader(self, busy_timeout_ms: int) -> Engine:

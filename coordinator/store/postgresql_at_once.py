@@ -9,6 +9,7 @@ import psycopg
 from sqlalchemy import BigInteger, ColumnElement, Integer, case, cast, exc, extract, func, literal_column
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg as PostgresqlDialect
 from sqlalchemy.engine import Connection
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from coordinator.store import pipeline
 from coordinator.store.database_kind import AtOnceKind, DoneAtOnce
@@ -45,6 +46,19 @@ class PostgresqlAtOnce(AtOnceKind):
         """See the base class."""
         return pipeline.is_at_hand(_driver_of(connection))
 
+    def run_all(self, connection: Connection, statements: Sequence[pipeline.Statement]) -> list[int]:
+        """See the base class."""
+        for sql, _ in statements:
+            # SQLAlchemy does not see them, and who listens wants to.
+            for listener in connection.dispatch.before_cursor_execute:
+                listener(connection, None, sql.decode(), None, None, False)
+        prepared: pipeline.Prepared = connection.info.setdefault(_PREPARED, {})
+        try:
+            answers = pipeline.run_here(_driver_of(connection), statements, prepared)
+        except psycopg.Error as error:
+            raise exc.DBAPIError.instance("in a pipeline", None, error, psycopg.Error) from error
+        return [answer.command_tuples or 0 for answer in answers]
+
     async def run(
         self, connection: Connection, sql: bytes, values: Sequence[bytes | None], seconds: float | None
     ) -> DoneAtOnce | None:
@@ -55,20 +69,15 @@ class PostgresqlAtOnce(AtOnceKind):
         milliseconds = str(max(1, round(bound * 1000))).encode()
         try:
             with warnings_are_errors(driver, "COMMIT"):
-                answer = await pipeline.run(driver, [(_BOUND, [milliseconds]), (sql, values)], prepared)
+                _, answer = await pipeline.run(driver, [(_BOUND, [milliseconds]), (sql, values)], prepared)
         except psycopg.Error as error:
             if error.sqlstate == _NOT_PREPARED:
-                self.forget(connection)
+                connection.info.pop(_PREPARED, None)
             if error.sqlstate in {_REFUSED, _NOT_PREPARED}:
                 return None
             raise exc.DBAPIError.instance(sql.decode(), None, error, psycopg.Error) from error
         now_ms, micros = (_NUMBER.unpack(answer.get_value(0, column) or b"")[0] for column in range(2))
         return DoneAtOnce(now_ms, micros / 1_000_000)
-
-    def forget(self, connection: Connection) -> None:
-        """Prepares everything anew. To be called after a rollback: then the driver lets the server forget what is prepared."""
-        if not connection.invalidated:
-            connection.info.pop(_PREPARED, None)
 
 
 @contextmanager
@@ -91,6 +100,11 @@ def warnings_are_errors(driver: psycopg.Connection[Any], statement: str) -> Gene
         driver.remove_notice_handler(note)
     if warnings:
         raise exc.OperationalError(statement, None, psycopg.OperationalError("; ".join(warnings)))
+
+
+def forget_prepared(_driver: object, record: ConnectionPoolEntry, _state: object) -> None:
+    """When a connection goes back to its pool, a transaction has failed: after a rollback the driver makes the server forget."""
+    record.info.pop(_PREPARED, None)
 
 
 def _driver_of(connection: Connection) -> psycopg.Connection[Any]:

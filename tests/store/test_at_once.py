@@ -290,23 +290,30 @@ async def test_a_statement_that_the_server_has_forgotten_is_done_another_way(sta
     assert stage.ways() == (1, 0)
 
 
-async def test_after_a_rollback_statements_are_prepared_anew(stage: Stage) -> None:
-    """The driver lets the server forget them then: one group in two would be done twice where refusals are many."""
+def fail(connection: Connection, _now_ms: int) -> None:
+    """Work that must be done another way, after the driver has prepared something: then it makes the server forget all."""
+    for _ in range(8):
+        connection.exec_driver_sql("SELECT %s::int", (1,))
+    raise AgainError
+
+
+async def test_after_a_rollback_statements_are_prepared_anew_and_do_not_pile_up(stage: Stage) -> None:
+    """Not prepared, a group is done twice or fails; prepared beside what is there, the server's memory fills."""
     database = stage.world.store._database
+    for timestamp in range(5, 15):
+        with pytest.raises(AgainError):
+            await database.write(fail if timestamp % 2 else lambda *_: fail_at_once())
+        await database.write(lambda _connection, _now_ms: None)  # keeps the connection
+        stage.ways()
+        assert reasons(await stage.move(stage.world.channels[0], timestamp=timestamp)) == ["APPLIED"]
+        assert stage.ways() == (1, 0)
+    count = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'datacoord%%'"
+    assert await database.write(lambda c, _now_ms: c.exec_driver_sql(count).scalar_one()) == 2
 
-    def fail(connection: Connection, _now_ms: int) -> None:
-        # So often that the driver prepares it, and so forgets something.
-        for _ in range(8):
-            connection.exec_driver_sql("SELECT %s::int", (1,))
-        raise AgainError
 
-    with pytest.raises(AgainError):
-        await database.write(fail)
-    await database.write(lambda _connection, _now_ms: None)  # keeps the connection
-    stage.ways()
-
-    assert reasons(await stage.move(stage.world.channels[0], timestamp=5)) == ["APPLIED"]
-    assert stage.ways() == (1, 0)
+def fail_at_once() -> None:
+    """Work that must be done another way, where the driver has prepared nothing and the server forgets nothing."""
+    raise AgainError
 
 
 async def test_a_lease_is_renewed_as_soon_as_it_is_due(stage: Stage) -> None:
@@ -415,5 +422,5 @@ async def test_more_than_a_socket_takes_is_sent_in_parts_and_answered_whole(stag
     with psycopg.connect(url, autocommit=True) as connection:
         prepared: pipeline.Prepared = {}
         for _ in range(2):
-            answer = await pipeline.run(connection, [(b"SELECT $1::bytea", [large])], prepared)
+            (answer,) = await pipeline.run(connection, [(b"SELECT $1::bytea", [large])], prepared)
             assert answer.get_value(0, 0) == large
