@@ -203,7 +203,8 @@ class ChannelRows:
         """Writes them.
 
         Raises:
-            GuardFailedError: a guard let fewer rows through than were to be changed.
+            GuardFailedError: a guard let fewer rows through than were to be changed. Where all is one round trip, what stands
+                behind it is tried nevertheless, and an error of that comes first; nothing is kept either way.
         """
         writes = [
             ("channel_state", _MOVE, self.moves),

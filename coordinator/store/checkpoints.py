@@ -140,7 +140,7 @@ def at_once(
         the statement; None: not every one would be APPLIED.
     """
     rows = _rows_of(calls)
-    if rows is None:
+    if not rows:
         return None
     happened = [events.Event(0, call.rpc, call.caller, call.items, call.items, call.moved) for call in calls]
     return _AT_ONCE.statement(kind, rows, events.rows_of(happened), before_ms=before_ms, now_ms=now_ms)

@@ -5,6 +5,7 @@ pipeline would want a thread, and takes half as long again.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import select
 from collections.abc import Generator, Sequence
@@ -130,19 +131,21 @@ def _answers(libpq: PGconn) -> _Steps:
 async def _on_loop(steps: _Steps, socket: int) -> list[PGresult]:
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
-    loop.add_reader(socket, ready.set)
     try:
         wanted = next(steps)
         while True:
+            # Anew each time: uvloop watches a socket no more once it has an error, though the server's last words come before that.
+            loop.add_reader(socket, ready.set)
             if wanted & Wait.W:
                 loop.add_writer(socket, ready.set)
-            # Looked at now and then even if nothing comes: a socket that the library has closed tells the loop nothing.
-            timer = loop.call_later(_LOOK_SECONDS, ready.set)
-            await ready.wait()
-            timer.cancel()
+            # Looked at now and then even if nothing comes: nothing that a loop does not tell must be waited for without end.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await ready.wait()
             ready.clear()
-            if wanted & Wait.W:
-                loop.remove_writer(socket)
+            # Before the library may close the socket, and another one gets its number.
+            loop.remove_reader(socket)
+            loop.remove_writer(socket)
             wanted = steps.send(Ready.RW)
     except StopIteration as finished:
         answers: list[PGresult] = finished.value

@@ -16,7 +16,8 @@ from coordinator.store.postgresql_at_once import PostgresqlAtOnce, forget_prepar
 _MIGRATION_LOCK_KEY = 0x6461_7461_636F_6F72  # "datacoor"
 _CONNECT_SECONDS_MAX = 10
 _IDLE_IN_TRANSACTION_SECONDS_MAX = 10
-"""Statements follow each other at once; what a busy machine or a collection of garbage adds is far less."""
+"""Statements follow each other at once; what a busy machine or a collection of garbage adds is far less. It does not end a process
+that stands still while it sends several statements: to the server those are one that runs."""
 _CLOCK_MS = cast(extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
 """Not `now()`, which is the time the transaction began: it may have waited for locks since."""
 _STATEMENT_SECONDS_MAX = 60
@@ -32,7 +33,10 @@ class Postgresql(DatabaseKind):
     def __init__(self, url: str) -> None:
         super().__init__(make_url(url).set(drivername="postgresql+psycopg").render_as_string(hide_password=False))
         self.driver_dialect = PostgresqlDialect(paramstyle="format")  # type: ignore[no-untyped-call]
-        self.at_once: PostgresqlAtOnce = PostgresqlAtOnce(_STATEMENT_SECONDS_MAX)
+        if (
+            psycopg.capabilities.has_send_close_prepared()
+        ):  # the library of the wheel can, an older one of the system cannot
+            self.at_once = PostgresqlAtOnce(_STATEMENT_SECONDS_MAX)
 
     def writer(self, busy_timeout_ms: int) -> Engine:
         """See the base class.
