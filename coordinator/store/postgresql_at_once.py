@@ -15,7 +15,7 @@ from coordinator.store import pipeline
 from coordinator.store.database_kind import AtOnceKind, DoneAtOnce
 
 _BOUND = b"SELECT set_config('statement_timeout', $1, true)"
-_REFUSAL = "datacoord: a row has changed meanwhile, it is done another way"
+_REFUSAL: ColumnElement[str] = literal_column("'datacoord: a row has changed meanwhile, it is done another way'")
 """What the server's log says of a statement that fails as it should: its error is that this is no number."""
 _REFUSED, _NOT_PREPARED = "22P02", "26000"
 """That error; and a statement that is not prepared any more."""
@@ -39,7 +39,7 @@ class PostgresqlAtOnce(AtOnceKind):
 
     def required(self, condition: ColumnElement[bool]) -> ColumnElement[bool]:
         """See the base class. SQL has no statement that fails; what fails says why to those who read the server's log."""
-        number = case((condition, literal_column("'1'")), else_=literal_column(f"'{_REFUSAL}'"))
+        number = case((condition, literal_column("'1'")), else_=_REFUSAL)
         return cast(number, Integer) == literal_column("1")
 
     def is_at_hand(self, connection: Connection) -> bool:
