@@ -94,8 +94,17 @@ class DatabaseKind(abc.ABC):
         """An engine whose transactions write: one connection."""
 
     @abc.abstractmethod
-    def reader(self, busy_timeout_ms: int) -> Engine:
-        """An engine whose transactions only read, each from one snapshot."""
+    def reader(self, busy_timeout_ms: int, *, patient: bool = False) -> Engine:
+        """An engine whose transactions only read, each from one snapshot.
+
+        Args:
+            busy_timeout_ms: how long it waits for another process's lock.
+            patient: for somebody who waits, and works through what is read within the transaction: that may take an hour.
+        """
+
+    @abc.abstractmethod
+    def end_statement(self, driver_connection: object) -> None:
+        """Ends the statement that another thread runs on a connection of a reader, or none if it runs none just now."""
 
     @abc.abstractmethod
     def migrator(self, busy_timeout_ms: int) -> Engine:

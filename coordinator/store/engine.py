@@ -13,7 +13,8 @@ from sqlalchemy import event, exc
 from sqlalchemy.engine import Connection
 
 from coordinator.store.database_kind import DatabaseKind, DoneAtOnce
-from coordinator.store.databases import database_kind, error_code
+from coordinator.store.databases import code_for_callers, database_kind, short_text
+from coordinator.store.reader import Reader
 from datacoord import failpoints
 from datacoord.errors import (
     CommitOutcomeUnknownError,
@@ -29,8 +30,6 @@ _BEGIN_RETRY_SECONDS = 0.005
 _BEGIN_RETRY_SECONDS_MAX = 0.05
 _QUICK_COMMIT_SECONDS, _COMMIT_WEIGHT = 0.001, 0.2
 """A COMMIT that takes less, as a rule, takes little more than to have another thread do it."""
-_LONG_READS_MAX = 2
-"""Reads in steps at once; fewer than there are connections for reading."""
 
 
 class Faults:
@@ -75,41 +74,20 @@ def sort_error(kind: DatabaseKind, error: Exception, *, committing: bool) -> Sor
         sentence = (
             "the database failed while it committed: perhaps done; repeat the call unchanged until it is answered"
         )
-        return SortedError(CommitOutcomeUnknownError(f"{sentence} ({_code(error)})"))
+        return SortedError(CommitOutcomeUnknownError(f"{sentence} ({code_for_callers(error)})"))
     if isinstance(error, exc.IntegrityError | exc.DataError):
         # A guard in SQL stopped what core had allowed: a bug, and no repetition helps.
         return SortedError(InternalError("a constraint of the database refused the write; see the log"), whole=False)
     if isinstance(error, exc.DBAPIError):
-        unavailable = StoreUnavailableError(f"the database did not take the write; repeat the call ({_code(error)})")
+        unavailable = StoreUnavailableError(
+            f"the database did not take the write; repeat the call ({code_for_callers(error)})"
+        )
         return SortedError(unavailable, transient=kind.is_transient(error))
     if isinstance(error, exc.SQLAlchemyError | OSError):
-        return SortedError(StoreUnavailableError(f"the database cannot be reached; repeat the call ({_code(error)})"))
+        return SortedError(
+            StoreUnavailableError(f"the database cannot be reached; repeat the call ({code_for_callers(error)})")
+        )
     return SortedError(InternalError(f"a write failed with {type(error).__name__}; see the log"), whole=False)
-
-
-def _short(error: Exception) -> str:
-    origin = error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error
-    return " ".join(str(origin).split())[:200] or type(origin).__name__
-
-
-def _code(error: Exception) -> str:
-    """What callers learn of an error of the database: its code. Its text, which goes to the log, may hold SQL, values and hosts."""
-    origin = error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error
-    return f"{error_code(origin) or type(origin).__name__}; the log of the coordinator says more"
-
-
-def _unanswered(error: Exception) -> StoreUnavailableError:
-    log.warning("read_failed", error=_short(error))
-    return StoreUnavailableError(f"the database did not answer; repeat the call ({_code(error)})")
-
-
-def _finish(steps: Generator[None, None, T]) -> T:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as finished:
-            result: T = finished.value
-            return result
 
 
 class AgainError(Exception):
@@ -136,12 +114,12 @@ class Database:
         self._busy_timeout_seconds = busy_timeout_ms / 1000
         self._faults = faults
         self._writer = self.kind.writer(busy_timeout_ms)
-        self._reader = self.kind.reader(busy_timeout_ms)
+        self._reader = Reader(self.kind, busy_timeout_ms)
+        self.read = self._reader.read
+        self.read_in_steps = self._reader.read_in_steps
         self._kept: Connection | None = None
         self._usual_commit_seconds = 1.0
         self._write_thread = ThreadPoolExecutor(1, thread_name_prefix="store-commit")
-        self._read_threads = ThreadPoolExecutor(4, thread_name_prefix="store-read")
-        self._long_reads = asyncio.Semaphore(_LONG_READS_MAX)
         if faults is not None:
             event.listen(self._writer, "before_cursor_execute", self._fault_of_statement)
 
@@ -286,9 +264,9 @@ class Database:
         except Exception as error:
             outcome = sort_error(self.kind, error, committing=False)
             if isinstance(outcome.error, InternalError):
-                log.exception("write_failed", error=_short(error), reason=outcome.error.reason.value)
+                log.exception("write_failed", error=short_text(error), reason=outcome.error.reason.value)
             elif outcome.error is not error:
-                log.warning("write_failed", error=_short(error), reason=outcome.error.reason.value)
+                log.warning("write_failed", error=short_text(error), reason=outcome.error.reason.value)
             self._roll_back(connection, outcome)
             raise WriteFailedError(outcome) from error
 
@@ -306,7 +284,7 @@ class Database:
             yield
         except Exception as error:
             outcome = sort_error(self.kind, error, committing=True)
-            log.warning("commit_failed", error=_short(error), reason=outcome.error.reason.value)
+            log.warning("commit_failed", error=short_text(error), reason=outcome.error.reason.value)
             self._roll_back(connection, outcome)
             raise WriteFailedError(outcome) from error
         finally:
@@ -345,72 +323,26 @@ class Database:
         try:
             connection.rollback()
         except Exception as error:  # noqa: BLE001 - whatever it is, the connection goes
-            log.warning("rollback_failed", error=_short(error))
+            log.warning("rollback_failed", error=short_text(error))
             connection.invalidate()
         else:
             if outcome is not None and outcome.whole and not outcome.transient:
                 connection.invalidate()
 
-    async def read(self, work: Callable[[Connection], T]) -> T:
-        """Runs a transaction that reads from one snapshot.
-
-        Raises:
-            StoreUnavailableError: the database did not answer.
-            DatacoordError: what `work` raises.
-        """
-        if self.kind.runs_on_loop:
-            return self._read(work)
-        return await asyncio.get_running_loop().run_in_executor(self._read_threads, self._read, work)
-
-    def _read(self, work: Callable[[Connection], T]) -> T:
-        try:
-            with self._reader.connect() as connection, connection.begin():
-                return work(connection)
-        except (exc.SQLAlchemyError, OSError) as error:
-            raise _unanswered(error) from error
-
-    async def read_in_steps(self, work: Callable[[Connection], Generator[None, None, T]]) -> T:
-        """Runs a long transaction that reads from one snapshot.
-
-        Args:
-            work: its statements. Where they run on the event loop, everything else gets a turn whenever it yields.
-
-        Raises:
-            StoreUnavailableError: the database did not answer.
-            DatacoordError: what `work` raises.
-        """
-        if not self.kind.runs_on_loop:
-            return await self.read(lambda connection: _finish(work(connection)))
-        # Others read in between, and must find a connection that is free.
-        async with self._long_reads:
-            try:
-                with self._reader.connect() as connection, connection.begin():
-                    steps = work(connection)
-                    while True:
-                        try:
-                            next(steps)
-                        except StopIteration as finished:
-                            result: T = finished.value
-                            return result
-                        await asyncio.sleep(0)
-            except (exc.SQLAlchemyError, OSError) as error:
-                raise _unanswered(error) from error
-
     async def close(self) -> None:
         """Closes all connections; transactions in progress end first."""
         self._write_thread.shutdown(wait=True)
-        self._read_threads.shutdown(wait=True)
-        self._dispose()
+        await self._reader.close()
+        self._close_writer()
 
     def abandon(self) -> None:
         """Lets go of everything as a process that dies does: nothing open is committed. For tests of crashes."""
         self._write_thread.shutdown(wait=True, cancel_futures=True)
-        self._read_threads.shutdown(wait=True, cancel_futures=True)
-        self._dispose()
+        self._reader.abandon()
+        self._close_writer()
 
-    def _dispose(self) -> None:
+    def _close_writer(self) -> None:
         if self._kept is not None:
             self._kept.close()
             self._kept = None
         self._writer.dispose()
-        self._reader.dispose()

@@ -22,6 +22,8 @@ _CLOCK_MS = cast(extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
 """Not `now()`, which is the time the transaction began: it may have waited for locks since."""
 _STATEMENT_SECONDS_MAX = 60
 """Longer than any call may take by default; it ends what nobody waits for any more."""
+_PATIENT_SECONDS_MAX = 3600
+"""Not for ever: a snapshot that stays open keeps the server from cleaning up."""
 
 
 class Postgresql(DatabaseKind):
@@ -58,10 +60,22 @@ class Postgresql(DatabaseKind):
         event.listen(engine, "reset", forget_prepared)
         return engine
 
-    def reader(self, busy_timeout_ms: int) -> Engine:
+    def reader(self, busy_timeout_ms: int, *, patient: bool = False) -> Engine:
         """See the base class."""
-        engine = self._engine("reader", busy_timeout_ms, pool_size=4, isolation_level="REPEATABLE READ")
+        engine = self._engine(
+            "reader",
+            busy_timeout_ms,
+            pool_size=4,
+            isolation_level="REPEATABLE READ",
+            statement_seconds=_PATIENT_SECONDS_MAX if patient else _STATEMENT_SECONDS_MAX,
+            idle_seconds=_PATIENT_SECONDS_MAX if patient else _IDLE_IN_TRANSACTION_SECONDS_MAX,
+        )
         return engine.execution_options(postgresql_readonly=True)
+
+    def end_statement(self, driver_connection: object) -> None:
+        """See the base class."""
+        assert isinstance(driver_connection, psycopg.Connection)  # noqa: S101 - the only driver this kind is made with
+        driver_connection.cancel_safe(timeout=_CONNECT_SECONDS_MAX)
 
     def migrator(self, busy_timeout_ms: int) -> Engine:
         """See the base class."""
@@ -76,6 +90,7 @@ class Postgresql(DatabaseKind):
         pool_size: int = 1,
         pre_ping: bool = True,
         statement_seconds: int = _STATEMENT_SECONDS_MAX,
+        idle_seconds: int = _IDLE_IN_TRANSACTION_SECONDS_MAX,
         more: Mapping[str, str] = MappingProxyType({}),
     ) -> Engine:
         asked = make_url(self.url).query
@@ -85,7 +100,7 @@ class Postgresql(DatabaseKind):
             "lock_timeout": busy_timeout_ms,
             "statement_timeout": statement_seconds * 1000,
             # A process that stands still in a transaction (stopped, swapped out, cut off) must not keep its locks from the others.
-            "idle_in_transaction_session_timeout": _IDLE_IN_TRANSACTION_SECONDS_MAX * 1000,
+            "idle_in_transaction_session_timeout": idle_seconds * 1000,
             "timezone": "UTC",
             **more,
         }

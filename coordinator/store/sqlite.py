@@ -56,7 +56,7 @@ class Sqlite(DatabaseKind):
         """See the base class. A transaction takes the write lock when it begins: an upgrade from read to write cannot wait."""
         return self._engine("BEGIN IMMEDIATE", pool_size=1, busy_timeout_ms=0, pragmas=["foreign_keys=ON"])
 
-    def reader(self, busy_timeout_ms: int) -> Engine:
+    def reader(self, busy_timeout_ms: int, *, patient: bool = False) -> Engine:  # noqa: ARG002
         """See the base class. In WAL mode readers wait for nobody."""
         return self._engine("BEGIN", pool_size=4, busy_timeout_ms=busy_timeout_ms, pragmas=["query_only=ON"])
 
@@ -87,6 +87,11 @@ class Sqlite(DatabaseKind):
                 connection.execute(f"PRAGMA {pragma}")
 
         return engine
+
+    def end_statement(self, driver_connection: object) -> None:
+        """See the base class."""
+        assert isinstance(driver_connection, SqliteConnection)  # noqa: S101 - the only driver this kind is made with
+        driver_connection.interrupt()
 
     def insert_or_ignore(self, table: Table) -> Insert:
         """See the base class."""

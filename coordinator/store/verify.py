@@ -156,7 +156,7 @@ class _Verification:
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
-        engine = self._kind.reader(_BUSY_TIMEOUT_MS)
+        engine = self._kind.reader(_BUSY_TIMEOUT_MS, patient=True)
         try:
             with engine.connect() as connection, connection.begin():
                 yield connection

@@ -192,7 +192,8 @@ class World:
         database = self.store._database
         # Statements are compiled once for all tests, not once for each.
         database._writer = database._writer.execution_options(compiled_cache=_compiled)
-        database._reader = database._reader.execution_options(compiled_cache=_compiled)
+        reader = database._reader
+        reader._engine = reader._engine.execution_options(compiled_cache=_compiled)
         return self
 
     async def create(self, name: str = "t", mode: ChannelMode = ChannelMode.MANAGED, channels: int = 2) -> Collection:

@@ -113,7 +113,7 @@ async def test_a_pooler_that_loses_our_settings_is_found_at_start(databases: Dat
         connection.execute("SET synchronous_commit = off")
         connection.commit()
 
-    world.store._database._dispose()
+    world.store._database._close_writer()
     with pytest.raises(ConfigInvalidError, match="synchronous_commit"):
         await world.store.weak_settings()
     await world.store.close()
@@ -126,7 +126,8 @@ async def test_a_sqlite_file_that_cannot_have_a_write_ahead_log_is_refused(sqlit
     def _without_wal(connection: SqliteConnection, _entry: object) -> None:
         connection.execute("PRAGMA journal_mode=DELETE")
 
-    sqlite_world.store._database._dispose()
+    sqlite_world.store._database._close_writer()
+    sqlite_world.store._database._reader._engine.dispose()
     with pytest.raises(ConfigInvalidError, match="journal_mode is 'delete'"):
         await sqlite_world.store.weak_settings()
 
@@ -184,7 +185,7 @@ async def test_of_several_hosts_the_one_that_takes_writes_is_chosen_for_reads_to
     await world.create()
 
     database_of = world.store._database
-    for connect in (database_of._connect, database_of._reader.connect):
+    for connect in (database_of._connect, database_of._reader._engine.connect):
         with connect() as connection:
             assert connection.execute(text("SELECT inet_server_port()")).scalar() == postgres_server.port
     assert (await world.store.describe_collection("t")).channel_names == world.channels

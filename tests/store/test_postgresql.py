@@ -6,8 +6,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import BigInteger, LargeBinary, SmallInteger, Text, select, text
-from sqlalchemy.engine import Connection
+from sqlalchemy import BigInteger, LargeBinary, SmallInteger, Text, event, select, text
+from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
@@ -15,6 +15,7 @@ from coordinator.core.model import Outcome
 from coordinator.store import driver_statement
 from coordinator.store.engine import WriteFailedError
 from coordinator.store.tables import epochs
+from coordinator.store.verify import verify
 from datacoord.errors import CommitOutcomeUnknownError, StoreUnavailableError
 
 from .databases import Databases, Templates
@@ -333,3 +334,24 @@ async def test_a_transaction_without_a_statement_is_not_left_open(world: World) 
         driver = connection.connection.driver_connection
         assert isinstance(driver, psycopg.Connection)
         assert driver.info.transaction_status is psycopg.pq.TransactionStatus.IDLE
+
+
+def test_verify_may_take_its_time_between_two_statements(databases: Databases) -> None:
+    """It looks at a channel within its snapshot: at a large one for longer than a replica that stands still may keep locks."""
+    found: set[str] = set()
+
+    def ask(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        name = driver.info.get_parameters().get("application_name")
+        if name == "datacoord-reader" and "collections" in statement:
+            row = driver.execute("SHOW idle_in_transaction_session_timeout").fetchone()
+            assert row is not None
+            found.add(row[0])
+
+    event.listen(Engine, "before_cursor_execute", ask)
+    try:
+        verify(databases.migrated())
+    finally:
+        event.remove(Engine, "before_cursor_execute", ask)
+    assert found == {"1h"}
