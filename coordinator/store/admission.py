@@ -19,6 +19,7 @@ class Admission:
 
     Attributes:
         began: when the transaction that runs began, in the loop's time; None = none runs.
+        times_usual: how many times as large as usual it is, at least 1.
 
     Args:
         queue: calls that wait; only how many matters here.
@@ -40,6 +41,7 @@ class Admission:
         statistics: StoreStatistics,
     ) -> None:
         self.began: float | None = None
+        self.times_usual = 1.0
         self._queue = queue
         self._urgent = urgent
         self._unread = unread
@@ -116,12 +118,14 @@ class Admission:
         if self.began is None and not (self._queue or self._urgent or self._unread.calls):
             return 0.0
         now, settings, statistics = asyncio.get_running_loop().time(), self._settings, self._statistics
-        rest_seconds = 0.0 if self.began is None else max(0.0, self.began + self._pace.usual_seconds - now)
-        queued_bytes = statistics.queued_bytes
+        usual_seconds, rest_seconds = self._pace.usual_seconds, 0.0
+        if self.began is not None:
+            rest_seconds = max(0.0, self.began + self.times_usual * usual_seconds - now)
+        # In usual transactions, however large they will be.
         before = max(
-            statistics.queued_items // settings.group_items_max, queued_bytes // settings.group_bytes(queued_bytes)
+            statistics.queued_items // settings.group_items_max, statistics.queued_bytes // settings.group_bytes_max
         )
-        return rest_seconds + before * self._pace.usual_cycle_seconds + self._pace.usual_seconds
+        return rest_seconds + before * self._pace.usual_cycle_seconds + usual_seconds
 
     def _admit_usual(self, items: int, size_bytes: int) -> None:
         """Refuses a call for which there is no room. An empty queue takes anything.

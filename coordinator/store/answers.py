@@ -1,6 +1,7 @@
 """Settings of the store, and what its writes take and answer. Plain values, apart from gRPC and from SQL."""
 
 import os
+import secrets
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,9 @@ _LARGEST_GROUPS = 4
 
 
 def _holder() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
+    # Containers of one host name may well have one number of process, too: without the rest each would take the other's lease for
+    # its own.
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +67,10 @@ class StoreSettings:
             queued_bytes: that wait.
         """
         return max(self.group_bytes_max, min(queued_bytes // 2, _LARGEST_GROUPS * self.group_bytes_max))
+
+    def times_usual(self, size_bytes: int) -> float:
+        """How many times as large as usual transactions may be one of so many bytes is, at least 1."""
+        return max(1.0, size_bytes / self.group_bytes_max)
 
 
 @dataclass(slots=True)

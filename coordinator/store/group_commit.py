@@ -5,6 +5,7 @@ one transaction commits, the next group gathers; an idle queue makes nobody wait
 """
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -98,7 +99,7 @@ class GroupCommit:
         self._admission = Admission(
             self._queue, self._urgent, self._unread, pace=self._pace, settings=settings, statistics=statistics
         )
-        self._busy_since = 0.0
+        self._busy_since = time.perf_counter()
         self._task = asyncio.get_running_loop().create_task(self._work(), name="group-commit")
 
     async def submit(self, call: WriteCall[T], deadline: float | None) -> T:
@@ -202,6 +203,7 @@ class GroupCommit:
                 # Not the loop's time, which may have whole milliseconds only.
                 started = time.perf_counter()
                 self._admission.began = loop.time()
+                self._admission.times_usual = self._times_usual(group)
                 try:
                     await self._commit_group(group)
                 finally:
@@ -280,16 +282,23 @@ class GroupCommit:
         return False, min(took_seconds / 2, _GATHER_SECONDS_MAX)
 
     def _take_group(self) -> list[_Waiting]:
-        """The next calls that share a transaction; those whose time is over are answered so, and left out."""
+        """The next calls that share a transaction; those whose time is over are answered so, and left out.
+
+        It is no larger than usual where somebody in it has no time for that: he was told how long usual ones take.
+        """
         group: list[_Waiting] = []
         items = size_bytes = 0
+        until = math.inf
         bytes_max = self._settings.group_bytes(self._statistics.queued_bytes)
         now = asyncio.get_running_loop().time()
         while queue := self._urgent or self._queue:
             waiting = queue[0]
             call = waiting.call
             too_much = items + call.items > self._settings.group_items_max or size_bytes + call.size_bytes > bytes_max
-            if group and (call.alone or too_much):
+            until = min(until, math.inf if call.deadline is None else call.deadline)
+            times_usual = self._settings.times_usual(size_bytes + call.size_bytes)
+            too_long = times_usual > 1 and now + times_usual * self._pace.usual_seconds > until
+            if group and (call.alone or too_much or too_long):
                 break
             queue.popleft()
             self._admission.count(call, -1)
@@ -347,6 +356,9 @@ class GroupCommit:
                 log.info("transaction_retried", reason=failed.outcome.error.message, attempt=attempt + 1)
         raise AssertionError
 
+    def _times_usual(self, group: list[_Waiting]) -> float:
+        return self._settings.times_usual(sum(waiting.call.size_bytes for waiting in group))
+
     def _note_pace(self, group: list[_Waiting], seconds: float) -> None:
         """Notes how fast calls are done; all that is done for them counts there, not only their transaction."""
         items = sum(waiting.call.items for waiting in group)
@@ -355,7 +367,8 @@ class GroupCommit:
         self._statistics.groups += 1
         if not (group[0].call.alone or group[0].call.urgent):
             one_of_many = bool(len(group) > 1 or self._queue or self._unread)
-            self._pace.note_transaction(items, seconds, busy_seconds, one_of_many=one_of_many)
+            times_usual = self._times_usual(group)
+            self._pace.note_transaction(items, seconds, busy_seconds, times_usual=times_usual, one_of_many=one_of_many)
         for listener in self.listeners:
             try:
                 listener(items, seconds)

@@ -22,9 +22,9 @@ class Pace:
 
     Attributes:
         items_per_second: that are done while calls wait.
-        usual_seconds: of a transaction.
+        usual_seconds: of a transaction, or of as much of a larger one.
         usual_cycle_seconds: from the end of one transaction, or the first call that waits, to the end of the next, with all that is
-            done in between.
+            done in between; likewise.
     """
 
     def __init__(self) -> None:
@@ -35,17 +35,20 @@ class Pace:
         self._too_late_until = 0.0
         self._trouble_at = -math.inf
 
-    def note_transaction(self, items: int, seconds: float, busy_seconds: float, *, one_of_many: bool) -> None:
+    def note_transaction(
+        self, items: int, seconds: float, busy_seconds: float, *, times_usual: float, one_of_many: bool
+    ) -> None:
         """Notes a transaction of usual writes.
 
         Args:
             items: in it.
             seconds: that it took.
             busy_seconds: since the one before it ended, or since calls began to wait.
+            times_usual: how many times as large as others may be it was, at least 1.
             one_of_many: of many calls, or others wait. What a call alone takes says how long a COMMIT is, not how much can be done.
         """
-        self.usual_seconds += RATE_WEIGHT * (seconds - self.usual_seconds)
-        self.usual_cycle_seconds += RATE_WEIGHT * (busy_seconds - self.usual_cycle_seconds)
+        self.usual_seconds += RATE_WEIGHT * (seconds / times_usual - self.usual_seconds)
+        self.usual_cycle_seconds += RATE_WEIGHT * (busy_seconds / times_usual - self.usual_cycle_seconds)
         if one_of_many:
             self.items_per_second += RATE_WEIGHT * (items / max(busy_seconds, 1e-6) - self.items_per_second)
 

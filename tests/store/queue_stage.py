@@ -1,6 +1,7 @@
 """The queue of writes alone, over a runner of our own, and a clock that only a test moves on."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,9 +36,10 @@ class Call(WriteCall[str]):
 
 
 class Runner:
-    """Holds transactions until a test lets them go, and fails those it is told to."""
+    """Holds transactions until a test lets them go, then does what takes their time, and fails those it is told to."""
 
     def __init__(self) -> None:
+        self.work: Callable[[Sequence[Call]], Awaitable[None]] | None = None
         self.groups: list[list[str]] = []
         self.gate = asyncio.Event()
         self.gate.set()
@@ -51,6 +53,8 @@ class Runner:
         self.groups.append(names)
         self.entered.set()
         await self.gate.wait()
+        if self.work is not None:
+            await self.work(calls)
         if self.bug:
             self.bug = False
             raise RuntimeError

@@ -1,6 +1,7 @@
 """The queue of writes: order, isolation of neighbours, bounds, deadlines, its end."""
 
 import asyncio
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +24,7 @@ from datacoord.errors import (
 from datacoord.positions import Position
 from datacoord.v1 import data_coord_pb2
 
-from .queue_stage import NEVER, Call, Queue
+from .queue_stage import NEVER, Call, Clock, Queue, turns
 from .support import CALLER, World, lane, position, reasons, save
 
 # ---- the queue alone, over a runner of our own ------------------------------------------------------------------------------
@@ -445,3 +446,65 @@ async def test_alone_calls_answer_what_they_return(world: World) -> None:
     """The plumbing of rare calls."""
     call = AloneCall("Test", CALLER, lambda transaction, _channels: transaction.now_ms)
     assert await world.store._queue.submit(call, None) == world.clock.now_ms
+
+
+USUAL_BYTES, USUAL_SECONDS = 1024, 0.1
+"""What a usual transaction may hold, and what it takes."""
+
+
+async def learn(queue: Queue, clock: Clock, times_usual: int) -> None:
+    """Transactions so many times as large as usual, which take as many times as long."""
+
+    async def take_time(calls: Sequence[Call]) -> None:
+        await clock.go(USUAL_SECONDS * sum(call.size_bytes for call in calls) / USUAL_BYTES)
+
+    queue.runner.work = take_time
+    for _ in range(40):
+        await asyncio.gather(*(queue.submit(Call(f"{n}", size_bytes=USUAL_BYTES)) for n in range(2 * times_usual)))
+    assert len(queue.runner.groups[-2 if times_usual == 1 else -4]) == times_usual
+
+
+def needs_longer_than(queue: Queue, clock: Clock, seconds: float) -> bool:
+    """Whether a call that comes now is told that so much time is too little for it."""
+    try:
+        queue.queue.refuse_unread(clock.now + seconds)
+    except OverloadedError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("learnt", [1, 4])
+async def test_how_long_a_call_takes_is_known_however_large_transactions_were(
+    monkeypatch: pytest.MonkeyPatch, learnt: int
+) -> None:
+    """Learnt on small ones, calls of a burst are taken that will be late; on large ones, others are refused for nothing."""
+    clock = Clock(monkeypatch)
+    queue = Queue(group_bytes_max=USUAL_BYTES)
+    await learn(queue, clock, learnt)
+    running = await queue.hold(Call("running", size_bytes=USUAL_BYTES))
+    waiting = [queue.submit(Call(f"{n}", size_bytes=USUAL_BYTES)) for n in range(8)]
+    await turns()
+    # That which runs, eight that wait, its own, and what a call must have left beyond that.
+    assert needs_longer_than(queue, clock, 10 * USUAL_SECONDS + 0.4)
+    assert not needs_longer_than(queue, clock, 10 * USUAL_SECONDS + 0.6)
+    queue.runner.gate.set()
+    await asyncio.gather(running, *waiting)
+    await queue.queue.close()
+
+
+async def test_a_transaction_grows_only_as_far_as_those_in_it_have_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is the first was told how long a usual transaction takes: what comes behind it must not make it late."""
+    clock = Clock(monkeypatch)
+    queue = Queue(group_bytes_max=USUAL_BYTES)
+    await learn(queue, clock, 1)
+    running = await queue.hold(Call("running", size_bytes=USUAL_BYTES))
+    hurried = queue.submit(
+        Call("hurried", size_bytes=USUAL_BYTES), clock.now + 3.5 * USUAL_SECONDS
+    )  # 2.5 once the first is done
+    waiting = [queue.submit(Call(f"{n}", size_bytes=USUAL_BYTES)) for n in range(15)]
+    await turns()
+    before = len(queue.runner.groups)
+    queue.runner.gate.set()
+    await asyncio.gather(running, hurried, *waiting)
+    assert [len(group) for group in queue.runner.groups[before : before + 2]] == [2, 4]
+    await queue.queue.close()

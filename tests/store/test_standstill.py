@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coordinator.store import Store, sessions
+from coordinator.store import Store, StoreSettings, sessions
 
 from .databases import Databases
 from .support import LEASE_MS, Clock, ScriptedFaults, World, settings
@@ -158,3 +158,15 @@ async def test_who_is_alone_takes_the_jobs_over_at_once(world: World) -> None:
     await world.store.abandon()
     await world.open(job_lease_ms=10**9, job_holder="a third", alone=True)
     assert (await world.store.run_lease_job()).ended == ()
+
+
+async def test_processes_of_one_host_name_and_number_are_not_one_holder(world: World) -> None:
+    """Containers may well share both: each would take the other's lease for its own, and both would run every job."""
+    await restart(world, StoreSettings(storage_root="").job_holder)
+    assert (await world.store.run_lease_job()).ran
+    twin = settings(job_holder=StoreSettings(storage_root="").job_holder, job_lease_ms=JOB_LEASE_MS)
+    rival = await Store.open(world.url, twin, clock_ms=world.clock)
+    try:
+        assert not (await rival.run_lease_job()).ran
+    finally:
+        await rival.close()
