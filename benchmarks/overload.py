@@ -353,7 +353,9 @@ def _add(report: Report, target: Target) -> None:
         "resident_bytes_at_peak": target.resident_at_peak,
         "resident_bytes_at_overload": target.resident_at_overload,
     }
+    memory = target.resident_at_overload / target.resident_at_peak
     report.bars.append(Bar(f"{target.name}, goodput to peak", goodput.median, 0.9, 1.0))
+    report.bars.append(Bar(f"{target.name}, memory at overload to at peak", memory, 2.0, 1.5, at_most=True))
     if not delays_ms:
         report.remarks.append(f"{target.name} refused no call: it was not overloaded, and this run says nothing.")
 

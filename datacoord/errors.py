@@ -268,7 +268,7 @@ class StoreUnavailableError(DatacoordError):
 
 
 class CommitOutcomeUnknownError(DatacoordError):
-    """The database was lost while it committed: perhaps done, repeat unchanged until it is known."""
+    """The database was lost, or time was over, while it committed: perhaps done, repeat unchanged until it is known."""
 
     reason = Reason.COMMIT_OUTCOME_UNKNOWN
 

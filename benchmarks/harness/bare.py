@@ -36,12 +36,12 @@ Row = tuple[int, int, int, bytes]
 class _Groups:
     """Groups of rows over channels in shuffled order, each channel once per group, every position greater than the last."""
 
-    def __init__(self, first: int, channels: int, seed: int) -> None:
+    def __init__(self, first: int, channels: int, seed: int, size: int) -> None:
         self._ids = list(range(first, first + channels))
         random.Random(seed).shuffle(self._ids)
         self._cycle = itertools.cycle(self._ids)
         self._timestamp = 0
-        self._size = min(GROUP, channels)
+        self._size = min(size, channels)
 
     def make(self, items: int) -> list[list[Row]]:
         groups = []
@@ -53,9 +53,9 @@ class _Groups:
 
 
 class SqliteCheckpoints:
-    """One connection of the driver that the coordinator has."""
+    """One connection of the driver that the coordinator has. `group`: positions of a transaction."""
 
-    def __init__(self, directory: Path, channels: int, items: int) -> None:
+    def __init__(self, directory: Path, channels: int, items: int, *, group: int = GROUP) -> None:
         self._connection = apsw.Connection(str(directory / "bare.db"))
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "wal_autocheckpoint=4000", "cache_size=-65536"):
             self._connection.execute(f"PRAGMA {pragma}")
@@ -64,26 +64,27 @@ class SqliteCheckpoints:
         rows = ((number + 1, 1, 1, 0, 0, b"") for number in range(channels))
         self._connection.executemany("INSERT INTO channel_state VALUES (?,?,?,?,?,?)", rows)
         self._connection.execute("COMMIT")
-        self._groups = _Groups(1, channels, 1)
+        self._groups = _Groups(1, channels, 1, group)
         self._items = items
 
     async def run(self) -> Sample:
         """Writes the groups, one transaction each."""
         groups = self._groups.make(self._items)
-        started = time.perf_counter()
+        times = [time.perf_counter()]
         for group in groups:
             self._connection.execute("BEGIN IMMEDIATE")
             before = self._connection.total_changes()
             self._connection.executemany(_SQLITE_UPDATE, group)
             assert self._connection.total_changes() - before == len(group)
             self._connection.execute("COMMIT")
-        return Sample(sum(map(len, groups)), time.perf_counter() - started)
+            times.append(time.perf_counter())
+        return Sample(sum(map(len, groups)), times[-1] - times[0], _latencies_ms(times))
 
 
 class PostgresCheckpoints:
-    """So many connections, each with channels of its own, one prepared statement over binary arrays."""
+    """So many connections, each with channels of its own, one prepared statement over binary arrays. `group`: see above."""
 
-    def __init__(self, url: str, channels: int, items: int, *, connections: int) -> None:
+    def __init__(self, url: str, channels: int, items: int, *, connections: int, group: int = GROUP) -> None:
         self._connections = [psycopg.connect(libpq(url), autocommit=True) for _ in range(connections)]
         first = self._connections[0]
         first.execute(_POSTGRES_TABLE.encode())
@@ -92,7 +93,7 @@ class PostgresCheckpoints:
                 copy.write_row((number + 1, 1, 1, 0, 0, b""))
         first.execute("ANALYZE channel_state")
         each = channels // connections
-        self._groups = [_Groups(1 + number * each, each, number) for number in range(connections)]
+        self._groups = [_Groups(1 + number * each, each, number, group) for number in range(connections)]
         self._items = items // connections
         for connection in self._connections:
             _ok(connection.pgconn.prepare(b"move", _POSTGRES_UPDATE), ExecStatus.COMMAND_OK)
@@ -103,14 +104,18 @@ class PostgresCheckpoints:
 
     def _run(self, work: Sequence[Sequence[Sequence[Row]]]) -> Sample:
         failed: list[BaseException] = []
+        latencies_ms: list[float] = []
 
         def write(connection: "psycopg.Connection[Any]", groups: Sequence[Sequence[Row]]) -> None:
+            times = [time.perf_counter()]
             try:
                 for group in groups:
                     arrays = _packed(group)
                     result = connection.pgconn.exec_prepared(b"move", arrays, [Format.BINARY] * len(arrays))
                     _ok(result, ExecStatus.COMMAND_OK)
                     assert result.command_tuples == len(group)
+                    times.append(time.perf_counter())
+                latencies_ms.extend(_latencies_ms(times))
             except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
                 failed.append(error)
 
@@ -123,7 +128,11 @@ class PostgresCheckpoints:
         seconds = time.perf_counter() - started
         if failed:
             raise failed[0]
-        return Sample(sum(len(group) for groups in work for group in groups), seconds)
+        return Sample(sum(len(group) for groups in work for group in groups), seconds, latencies_ms)
+
+
+def _latencies_ms(times: Sequence[float]) -> list[float]:
+    return [(after - before) * 1000 for before, after in itertools.pairwise(times)]
 
 
 def _ok(result: Any, wanted: ExecStatus) -> None:
