@@ -5,41 +5,17 @@ Every setting has one name everywhere: `grpc_port` in code and in the file, `DAT
 """
 
 from collections.abc import Iterator
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
 from coordinator.core.retention import RetentionPolicy
 from coordinator.core.segments import SealPolicy
+from coordinator.setting import range_problem, setting
 from datacoord.errors import ConfigInvalidError
 from datacoord.storage_roots import problem_of
 
 MASK: Final = "******"
-
-
-def setting(
-    default: object,
-    doc: str,
-    *,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    choices: tuple[str, ...] = (),
-    secret: bool = False,
-) -> Any:
-    """A field of Settings with its documentation and its range.
-
-    Args:
-        default: the value where no source says another.
-        doc: what the setting does, for docs/reference/settings.md and `--help`.
-        minimum: smallest value allowed.
-        maximum: largest value allowed.
-        choices: the values allowed, for text.
-        secret: True: never shown.
-    """
-    metadata = {"doc": doc, "minimum": minimum, "maximum": maximum, "choices": choices, "secret": secret}
-    return field(default=default, metadata=metadata, repr=not secret)
-
-
 _POLICY = SealPolicy()
 
 
@@ -252,7 +228,7 @@ class Settings:
     )
     segment_binlogs_max: int = setting(
         _POLICY.binlogs_max,
-        "A growing segment is sealed when it has this many ranges: binlogs of one field.",
+        "A growing segment is sealed when it has this many ranges: as many as binlogs of one field, and those with deletes only.",
         minimum=1,
     )
     segment_lifetime_seconds_max: float = setting(
@@ -260,11 +236,18 @@ class Settings:
     )
     segment_idle_seconds_max: float = setting(
         _POLICY.idle_ms_max / 1000,
-        "A growing segment of at least `segment_idle_size_bytes_min` is sealed when nothing was added for this long.",
+        "A growing segment larger than `segment_idle_size_bytes_min` is sealed when nothing was added for longer than this.",
         minimum=1,
     )
     segment_idle_size_bytes_min: int = setting(
-        _POLICY.idle_size_bytes_min, "Smaller segments stay open however long they are idle.", minimum=0
+        _POLICY.idle_size_bytes_min,
+        "Segments of this many bytes or fewer stay open however long they are idle.",
+        minimum=0,
+    )
+    segment_channel_growing_bytes_max: int = setting(
+        _POLICY.channel_growing_bytes_max,
+        "Bytes of all growing segments of a channel at most: beyond it the sealing job seals as many of the largest as it takes.",
+        minimum=1,
     )
     gc_enabled: bool = setting(
         True, "Collect garbage on this replica. Off on every replica: nothing is ever deleted, and orphans stay."
@@ -302,7 +285,7 @@ class Settings:
         Raises:
             ConfigInvalidError: with a sentence for each setting that is out of its range.
         """
-        problems = [problem for spec in fields(self) if (problem := _range_problem(spec, getattr(self, spec.name)))]
+        problems = [problem for spec in fields(self) if (problem := range_problem(spec, getattr(self, spec.name)))]
         if self.datanode_lease_seconds < 3 * self.heartbeat_interval_seconds:
             problems.append(
                 f"datanode_lease_seconds is {self.datanode_lease_seconds:g}, but must be at least three times "
@@ -375,6 +358,7 @@ class Settings:
             lifetime_ms_max=round(self.segment_lifetime_seconds_max * 1000),
             idle_ms_max=round(self.segment_idle_seconds_max * 1000),
             idle_size_bytes_min=self.segment_idle_size_bytes_min,
+            channel_growing_bytes_max=self.segment_channel_growing_bytes_max,
         )
 
 
@@ -389,17 +373,6 @@ def shown(settings: Settings) -> dict[str, object]:
         name: MASK if spec.metadata["secret"] and getattr(settings, name) else getattr(settings, name)
         for name, spec in specs().items()
     }
-
-
-def _range_problem(spec: Field[Any], value: object) -> str | None:
-    minimum, maximum, choices = (spec.metadata[key] for key in ("minimum", "maximum", "choices"))
-    if choices and value not in choices:
-        return f"{spec.name} is {value!r}, but must be one of {', '.join(choices)}"
-    if isinstance(value, int | float) and minimum is not None and value < minimum:
-        return f"{spec.name} is {value}, but must be at least {minimum:g}"
-    if isinstance(value, int | float) and maximum is not None and value > maximum:
-        return f"{spec.name} is {value}, but must be at most {maximum:g}"
-    return None
 
 
 assert all(spec.default is not MISSING for spec in fields(Settings))  # noqa: S101 - `datacoord serve` alone must work

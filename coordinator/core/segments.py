@@ -29,7 +29,7 @@ class SegmentFacts(NamedTuple):
         rows: rows in insert logs.
         delete_rows: rows in delta logs.
         size_bytes: bytes of the objects.
-        ranges: ranges with objects, as many as there are binlogs of one field.
+        ranges: ranges with objects, be they deletes only.
         created_ms: when the segment was created, by the database's clock.
         last_write_ms: when it last took a binlog, by the database's clock.
     """
@@ -44,16 +44,16 @@ class SegmentFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SealPolicy:
-    """When a growing segment is closed. Defaults are Milvus's (dataCoord.segment.*).
+    """When a growing segment is closed. Defaults are Milvus's (dataCoord.segment.*), where it has them.
 
     Attributes:
         size_bytes_max: proportion 0.12 of 1024 MB.
         rows_max: no limit of its own in Milvus; bounds the size of what a reader opens.
-        binlogs_max: binlogs of one field, whatever the number of fields, groups of columns and kinds: ranges.
+        binlogs_max: ranges: as many as there are binlogs of one field, and those with deletes only.
         lifetime_ms_max: age since creation.
-        idle_ms_max: time since the last write, for segments of at least `idle_size_bytes_min`.
-        idle_size_bytes_min: smaller idle segments stay open.
-        channel_growing_bytes_max: bytes of all growing segments of a channel; beyond it the largest is closed.
+        idle_ms_max: time since the last write; beyond it segments larger than `idle_size_bytes_min` are closed.
+        idle_size_bytes_min: idle segments of so many bytes or fewer stay open.
+        channel_growing_bytes_max: bytes of all growing segments of a channel; beyond it the largest are closed.
     """
 
     size_bytes_max: int = int(0.12 * 1024 * 1024 * 1024)

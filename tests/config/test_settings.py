@@ -1,6 +1,7 @@
 """Settings: one name everywhere, later sources win, and what cannot work is refused at start with a sentence."""
 
 import contextlib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 
 from coordinator.config import Settings, shown, specs
 from coordinator.config_sources import load
+from coordinator.core.segments import SealPolicy
+from coordinator.server import store_settings
 from datacoord.errors import ConfigInvalidError
 
 
@@ -114,6 +117,33 @@ def test_every_setting_can_be_given_by_its_variable(name: str) -> None:
     loaded = load(environment={f"DATACOORD_{name.upper()}": str(value)})
     assert loaded.sources[name] == f"environment DATACOORD_{name.upper()}"
     assert getattr(loaded.settings, name) == value
+
+
+def test_every_bound_of_the_seal_policy_can_be_set() -> None:
+    """A bound that no setting reaches takes a new version to change: `channel_growing_bytes_max` was one."""
+    told = Settings(
+        segment_size_bytes_max=2,
+        segment_rows_max=3,
+        segment_binlogs_max=4,
+        segment_lifetime_seconds_max=5,
+        segment_idle_seconds_max=6,
+        segment_idle_size_bytes_min=7,
+        segment_channel_growing_bytes_max=8,
+    )
+    policy = store_settings(told).seal_policy
+    assert policy == SealPolicy(
+        size_bytes_max=2,
+        rows_max=3,
+        binlogs_max=4,
+        lifetime_ms_max=5000,
+        idle_ms_max=6000,
+        idle_size_bytes_min=7,
+        channel_growing_bytes_max=8,
+    )
+    default = SealPolicy()
+    assert [spec.name for spec in fields(policy) if getattr(policy, spec.name) == getattr(default, spec.name)] == []
+    with pytest.raises(ConfigInvalidError, match="segment_channel_growing_bytes_max is 0, but must be at least 1"):
+        Settings(segment_channel_growing_bytes_max=0)
 
 
 def test_variables_of_other_programs_are_left_alone() -> None:
