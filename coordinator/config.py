@@ -13,6 +13,7 @@ from coordinator.core.retention import RetentionPolicy
 from coordinator.core.segments import SealPolicy
 from coordinator.setting import range_problem, setting
 from datacoord.errors import ConfigInvalidError
+from datacoord.limits import HARD_CALLS_MARGIN, URGENT_CALLS_MARGIN
 from datacoord.storage_roots import problem_of
 
 MASK: Final = "******"
@@ -49,7 +50,9 @@ class Settings:
     )
     grpc_max_concurrent_rpcs: int = setting(
         8192,
-        "Calls in progress at most, open streams included; beyond it gRPC answers RESOURCE_EXHAUSTED.",
+        "Calls in progress at most, open streams included. Beyond it calls are refused with OVERLOADED and a time to come back; "
+        f"those that keep sessions alive only {URGENT_CALLS_MARGIN} calls later. More than {HARD_CALLS_MARGIN:,} beyond it gRPC "
+        "refuses itself: RESOURCE_EXHAUSTED without a reason or a time.",
         minimum=16,
         maximum=65536,
     )

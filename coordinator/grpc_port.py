@@ -10,6 +10,7 @@ from coordinator.listening import bind_socket, join_address, port_in_use
 from coordinator.rpc.gate import Gate
 from coordinator.rpc.transport_security import ServerCertificates, check_exposure
 from datacoord.errors import ConfigInvalidError
+from datacoord.limits import HARD_CALLS_MARGIN
 from datacoord.transport import server_options
 from datacoord.v1 import admin_pb2, collection_pb2, data_coord_pb2
 
@@ -28,9 +29,6 @@ METHODS: Final = {
 }
 assert not any(method.client_streaming for service in SERVICES.values() for method in service.methods)  # noqa: S101 - nor served so
 """Full names of the methods there are, each with whether it answers with a stream."""
-
-HARD_CALLS_MARGIN: Final = 1024
-"""So many calls beyond `grpc_max_concurrent_rpcs` get a typed refusal with a time to come back; more get gRPC's bare one."""
 
 
 def open_port(settings: Settings, certificates: ServerCertificates | None) -> tuple[grpc.aio.Server, int]:

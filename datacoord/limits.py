@@ -1,4 +1,4 @@
-"""Every limit of the contract, in one place, each with its reason. Beyond a limit stands a typed refusal, never silence."""
+"""Every limit that those who use the system can meet, each with its reason. docs/reference/limits.md says what is beyond them."""
 
 TIMESTAMP_MAX = 2**63 - 1
 """Timestamps fit a signed 64-bit SQL column; 0 is the start of a channel, before its first message."""
@@ -7,7 +7,14 @@ ALL_PARTITIONS_ID = -1
 """The lane of deletes that name no partition (Milvus's AllPartitions)."""
 
 MESSAGE_BYTES_MAX = 32 * 1024 * 1024
-"""Largest gRPC message either side accepts: a full batch of saves with room to spare, and far below what would hurt a server."""
+"""Largest request: a full batch of saves with room to spare, and far below what would hurt a server."""
+
+SERVER_MESSAGE_BYTES_MAX = 2 * MESSAGE_BYTES_MAX
+"""What the transport of a server lets through: larger than a request may be, so that one somewhat too large is refused by a typed
+BATCH_TOO_LARGE and not by gRPC's untyped status."""
+
+ANSWER_BYTES_MAX = 512 * 1024 * 1024
+"""Largest answer: a page of ListBinlogs holds whole channels, and one channel may have very many binlogs."""
 
 SAVE_CHANNELS_MAX = 1024
 """Channel parts of one SaveBinlogPaths: bounds the time one call keeps the write transaction."""
@@ -73,6 +80,9 @@ PAGE_SIZE_DEFAULT = 1000
 PAGE_SIZE_MAX = 10_000
 """Items of a page at most: a page is built in memory."""
 
+PAGE_CHANNELS_MAX = 100_000
+"""Names of channels on one page of collections, which ends early where collections have many: a page is built in memory."""
+
 PAGE_TOKEN_CHARS_MAX = 1024
 """Where the next page begins: a name or a number, encoded."""
 
@@ -81,6 +91,22 @@ SLOT_MAX = 65_535
 
 WATCH_STREAMS_MAX = 4096
 """Open WatchDmChannels streams of one replica."""
+
+URGENT_CALLS_MARGIN = 512
+"""So many calls beyond `grpc_max_concurrent_rpcs` are taken of those that keep sessions alive: others must not cost an idle
+datanode its lease."""
+
+HARD_CALLS_MARGIN = 1024
+"""So many calls beyond `grpc_max_concurrent_rpcs` get a typed refusal with a time to come back; more get gRPC's bare one."""
+
+URGENT_CALLS_MAX = 16_384
+"""Calls that keep sessions alive and wait to be written: each datanode has one at a time, and there are never so many datanodes."""
+
+UNREAD_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes that may wait between the coordinator and its gRPC process before saves and checkpoints are refused there."""
+
+FLUSH_PENDING_MAX = 1000
+"""Channels that an answer about a flush names; there may be more."""
 
 MSG_GROUP_CHARS_MAX = 256
 """A msg_group is a label that is rewritten with every checkpoint."""
@@ -108,6 +134,30 @@ SCHEMA_COLUMNS_MAX = 4096
 
 GC_REASON_CHARS_MAX = 256
 """Why the garbage collector is paused or held: a sentence for the status."""
+
+GC_PAUSE_MS_MAX = 100 * 365 * 86_400_000
+"""A hundred years: the end of a pause stays a time that everybody can show."""
+
+GC_CANDIDATES_MAX = 1000
+"""Objects that a plan of the garbage collector names; the rest is counted."""
+
+TOKENS_MAX = 1000
+"""Tokens of one file: each call is compared with all of them."""
+
+TOKENS_FILE_BYTES_MAX = 1024 * 1024
+"""A file of tokens, far more than the largest number of them takes."""
+
+TOKEN_CHARS_MAX = 256
+"""A longer token is refused unread."""
+
+TOKEN_NAME_CHARS_MAX = 64
+"""Names of tokens: they stand on every line of the audit log."""
+
+LINE_BYTES_MAX = 64 * 1024 * 1024
+"""A line of a JSON Lines file; a longer one is taken for a file that is no JSON Lines."""
+
+COMPARED_ROWS_MAX = 2**26
+"""Rows of a channel whose keys one commit of the sink compares: 512 MiB of fingerprints."""
 
 DEFAULT_PARTITION_NAME = "_default"
 """The partition a collection is created with (Milvus's name): the lane of rows that name no partition."""

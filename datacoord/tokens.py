@@ -10,12 +10,11 @@ import secrets
 from datetime import datetime
 from typing import Final
 
+from datacoord.limits import TOKEN_NAME_CHARS_MAX
+
 TOKEN_PREFIX: Final = "datacoord_"  # noqa: S105 - what scanners for leaked secrets look for
 TOKEN_RANDOM_BYTES: Final = 32
-TOKEN_CHARS_MAX: Final = 256
-"""A longer one is refused unread."""
-
-TOKEN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
+TOKEN_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.@-]{{0,{TOKEN_NAME_CHARS_MAX - 1}}}")
 """Names of tokens: they stand in logs, and nothing in them needs escaping."""
 
 

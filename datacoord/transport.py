@@ -7,7 +7,7 @@ Keepalive only works when the floor of the server lies below the period of the c
 import ipaddress
 from typing import Final
 
-from datacoord.limits import MESSAGE_BYTES_MAX
+from datacoord.limits import ANSWER_BYTES_MAX, MESSAGE_BYTES_MAX, SERVER_MESSAGE_BYTES_MAX
 
 CALLER_METADATA_KEY: Final = "datacoord-client"
 """Metadata key by which a caller says what it is; for metrics and history, never for permission."""
@@ -37,13 +37,6 @@ CONNECTION_GRACE_MS: Final = 900_000
 
 RECONNECT_MS_MAX: Final = 2_000
 """Longest pause between two attempts to connect, and what each attempt may take."""
-
-SERVER_MESSAGE_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX
-"""What the transport of a server lets through: larger than the contract's limit, so that a message somewhat too large is
-refused by a typed BATCH_TOO_LARGE and not by gRPC's untyped status."""
-
-CLIENT_MESSAGE_BYTES_MAX: Final = 512 * 1024 * 1024
-"""What a client accepts: a page of ListBinlogs holds whole channels, and one channel may have very many binlogs."""
 
 Options = list[tuple[str, int | str]]
 
@@ -75,7 +68,7 @@ def client_options() -> Options:
     """Options of every channel to a coordinator."""
     return [
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-        ("grpc.max_receive_message_length", CLIENT_MESSAGE_BYTES_MAX),
+        ("grpc.max_receive_message_length", ANSWER_BYTES_MAX),
         ("grpc.keepalive_time_ms", KEEPALIVE_PERIOD_MS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
         ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
@@ -95,7 +88,7 @@ def server_options() -> Options:
     """Options of every server that speaks the contract."""
     return [
         ("grpc.max_receive_message_length", SERVER_MESSAGE_BYTES_MAX),
-        ("grpc.max_send_message_length", CLIENT_MESSAGE_BYTES_MAX),
+        ("grpc.max_send_message_length", ANSWER_BYTES_MAX),
         ("grpc.keepalive_time_ms", 2 * KEEPALIVE_PERIOD_MS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
         ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),

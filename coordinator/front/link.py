@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Any, Final, cast
 
+from datacoord.limits import UNREAD_BYTES_MAX
+
 _HEAD: Final = struct.Struct("!BQII")
-UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
-"""So much may wait for the other end to read it before that one is behind."""
 
 
 class Kind(IntEnum):

@@ -13,14 +13,12 @@ from coordinator.store.garbage import GcCandidate, Permit
 from coordinator.store.garbage_rows import LeafWindow, Root, WindowFacts
 from coordinator.store.transaction import chunks
 from datacoord.errors import ObjectStoreError, StoreUnavailableError
+from datacoord.limits import GC_CANDIDATES_MAX
 from datacoord.paths import BinlogPath
 from datacoord.v1 import admin_pb2
 
 POLL_SECONDS_MAX: Final = 5.0
 """How often a replica looks whether a round is due or was asked for on another one."""
-
-CANDIDATES_MAX: Final = 1000
-"""Objects that a plan names; the rest is counted."""
 
 SEGMENTS_PER_DELETE: Final = 500
 """Segments that one transaction deletes rows of."""
@@ -69,7 +67,7 @@ class Tally:
         rows_deleted: binlog rows that went.
         errors: how much could not be listed, judged or deleted.
         error: the first of them; empty = none.
-        candidates: objects that would go or have unknown names, the first CANDIDATES_MAX; of a plan only.
+        candidates: objects that would go or have unknown names, the first GC_CANDIDATES_MAX; of a plan only.
     """
 
     listed: int = 0
@@ -231,7 +229,7 @@ class Sweep:
         self._name(_Doomed(path, size_bytes, Verdict.UNKNOWN_NAME))
 
     def _name(self, doomed: _Doomed) -> None:
-        if self._permit is None and len(self.tally.candidates) < CANDIDATES_MAX:
+        if self._permit is None and len(self.tally.candidates) < GC_CANDIDATES_MAX:
             self.tally.candidates.append(GcCandidate(doomed.path, doomed.size_bytes, doomed.verdict))
 
     async def _leaf(self, objects: Objects, root: Root, leaf: Leaf) -> None:

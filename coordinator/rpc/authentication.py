@@ -23,12 +23,8 @@ from coordinator.logging import get_logger
 from coordinator.rpc.roles import ROLES_BY_WORD, Role
 from datacoord.credentials import AUTHORIZATION_METADATA_KEY, BEARER
 from datacoord.errors import ConfigInvalidError, UnauthenticatedError
-from datacoord.tokens import TOKEN_CHARS_MAX, TOKEN_NAME, token_digest
-
-TOKENS_MAX: Final = 1000
-"""Each call is compared with all of them."""
-
-TOKENS_FILE_BYTES_MAX: Final = 1024 * 1024
+from datacoord.limits import TOKEN_CHARS_MAX, TOKEN_NAME_CHARS_MAX, TOKENS_FILE_BYTES_MAX, TOKENS_MAX
+from datacoord.tokens import TOKEN_NAME, token_digest
 
 LOOK_AGAIN_SECONDS: Final = 1.0
 """How long a change of the file may go unnoticed."""
@@ -105,7 +101,9 @@ def _token(path: Path, number: int, entry: object) -> Token:
         raise _refused(path, f"token {number} must have name, role and sha256, may have expires, and nothing else")
     name, role, digest, expires = (entry.get(key) for key in ("name", "role", "sha256", "expires"))
     if not isinstance(name, str) or not TOKEN_NAME.fullmatch(name):
-        raise _refused(path, f"the name of token {number} must be 1 to 64 of A-Z, a-z, 0-9 and _ . @ -")
+        raise _refused(
+            path, f"the name of token {number} must be 1 to {TOKEN_NAME_CHARS_MAX} of A-Z, a-z, 0-9 and _ . @ -"
+        )
     if not isinstance(role, str) or role not in ROLES_BY_WORD:
         raise _refused(path, f"the role of token {name!r} must be one of {', '.join(ROLES_BY_WORD)}")
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):

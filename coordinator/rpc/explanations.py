@@ -19,12 +19,9 @@ class ExplanationsMixin:
         found = await self._store.explain(
             channel_name=validation.channel_name(request.channel_name) if request.channel_name else "",
             collection_name=validation.collection_name(request.collection_name) if request.collection_name else "",
-            findings_max=validation.page_size(request.page_size) or FINDINGS_DEFAULT,
+            findings_max=validation.page_size(request.page_size),
         )
         return admin_pb2.ExplainResponse(findings=map(_finding, found.items), total=found.total)
-
-
-FINDINGS_DEFAULT = 100
 
 
 def _finding(finding: Finding) -> admin_pb2.Finding:

@@ -8,10 +8,9 @@ from coordinator.rpc.guard import Call
 from coordinator.store import Store
 from coordinator.store.garbage import GcPlan, GcStatus
 from datacoord.errors import GcPausedError, InvalidFieldError
-from datacoord.limits import GC_REASON_CHARS_MAX
+from datacoord.limits import GC_PAUSE_MS_MAX, GC_REASON_CHARS_MAX
 from datacoord.v1 import admin_pb2
 
-PAUSE_MS_MAX: Final = 100 * 365 * 86_400_000
 SWITCHED_OFF: Final = "switched off on this replica by its setting gc_enabled"
 
 
@@ -100,7 +99,7 @@ class GarbageControlMixin:
 
 
 def _check(request: admin_pb2.GcControlRequest) -> None:
-    validation.number(request.pause_ms, "pause_ms", 0, PAUSE_MS_MAX)
+    validation.number(request.pause_ms, "pause_ms", 0, GC_PAUSE_MS_MAX)
     validation.label(request.reason, "reason", GC_REASON_CHARS_MAX)
     if request.collection_name:
         validation.collection_name(request.collection_name)

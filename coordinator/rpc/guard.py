@@ -34,13 +34,10 @@ from datacoord.errors import (
     Reason,
     StoreUnavailableError,
 )
-from datacoord.limits import MESSAGE_BYTES_MAX
+from datacoord.limits import MESSAGE_BYTES_MAX, URGENT_CALLS_MARGIN
 from datacoord.transport import CALLER_METADATA_KEY, caller_of
 
 OVERLOADED_RETRY_DELAY_MS: Final = 200
-URGENT_CALLS_MARGIN: Final = 512
-"""So many calls beyond `calls_max` are taken of those that keep sessions alive: others must not cost an idle datanode its lease."""
-
 _AT_ONCE: Final = nullcontext()
 _OVER_SECONDS: Final = 1.0
 """Far more than gRPC needs to cancel a call that it knows to be over."""

@@ -9,9 +9,7 @@ from coordinator.store.calls import WriteCall
 from coordinator.store.pace import RETRY_DELAY_SECONDS_MAX, RETRY_DELAY_SECONDS_MIN, Pace
 from coordinator.store.unread import Unread
 from datacoord.errors import DeadlineExpiredError, OverloadedError
-
-URGENT_CALLS_MAX = 16_384
-"""Urgent calls that may wait: each datanode has one at a time, and there are never so many datanodes."""
+from datacoord.limits import URGENT_CALLS_MAX
 
 
 class Admission:

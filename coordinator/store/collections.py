@@ -18,10 +18,7 @@ from coordinator.store.listings import Collection, NewCollection, Page, Timestam
 from coordinator.store.tables import ACTIVE, channel_state, collections, partitions, vchannels
 from coordinator.store.transaction import Transaction, chunks
 from datacoord.errors import CollectionExistsError, CollectionNotFoundError, InvalidFieldError
-from datacoord.limits import DEFAULT_PARTITION_NAME, PARTITIONS_MAX
-
-PAGE_CHANNELS_MAX = 100_000
-"""Names of channels on one page of collections."""
+from datacoord.limits import DEFAULT_PARTITION_NAME, PAGE_CHANNELS_MAX, PARTITIONS_MAX
 
 
 def collection_not_found(name: str) -> CollectionNotFoundError:

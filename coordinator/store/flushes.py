@@ -14,9 +14,7 @@ from coordinator.store.listings import Flush, FlushAllState, FlushState, FlushTa
 from coordinator.store.tables import ACTIVE, channel_state, collections, flush_targets, flushes, owners, vchannels
 from coordinator.store.transaction import Transaction, chunks
 from datacoord.errors import FlushNotFoundError
-
-PENDING_MAX = 1000
-"""Channels that an answer names; there may be more."""
+from datacoord.limits import FLUSH_PENDING_MAX
 
 _COLUMNS = ("flush_id", "channel_id", "target_timestamp")
 _NEW_TARGET = DriverStatement(insert(flush_targets).values({name: bindparam(name) for name in _COLUMNS}), _COLUMNS)
@@ -119,7 +117,7 @@ def read_state(connection: Connection, flush_id: int) -> FlushState:
         .select_from(_TARGETS)
         .where(*_pending(flush_id))
         .order_by(flush_targets.c.channel_id)
-        .limit(PENDING_MAX)
+        .limit(FLUSH_PENDING_MAX)
     )
     pending = tuple(FlushTarget(*row) for row in connection.execute(statement))
     return FlushState(not pending, pending)
@@ -144,7 +142,7 @@ def read_all_state(connection: Connection, flush_id: int) -> FlushAllState:
         )
         .where(*pending)
         .order_by(heard, flush_targets.c.channel_id)
-        .limit(PENDING_MAX)
+        .limit(FLUSH_PENDING_MAX)
     )
     late = tuple(
         LateChannel(FlushTarget(name, target, checkpoint), collection_name, owner, epoch, last_seen_time_ms)

@@ -8,6 +8,7 @@ import click
 
 from datacoord.cli.output import output_option, print_json
 from datacoord.errors import ConfigInvalidError, InvalidFieldError
+from datacoord.limits import TOKEN_NAME_CHARS_MAX
 from datacoord.tokens import TOKEN_NAME, new_token, tokens_file_entry
 
 ROLES = ("reader", "writer", "admin")
@@ -42,7 +43,9 @@ def new(*, name: str, role: str, days: int | None, add_to: Path | None, output: 
     them within a second. Only the token is written to standard output.
     """
     if not TOKEN_NAME.fullmatch(name):
-        raise InvalidFieldError(f"--name is {name!r}, but must be 1 to 64 of A-Z, a-z, 0-9 and _ . @ -", field="name")
+        raise InvalidFieldError(
+            f"--name is {name!r}, but must be 1 to {TOKEN_NAME_CHARS_MAX} of A-Z, a-z, 0-9 and _ . @ -", field="name"
+        )
     made = new_token()
     expires = None if days is None else datetime.now(UTC) + timedelta(days=days)
     entry = tokens_file_entry(name, role, made, expires)

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from datacoord.errors import SourceInvalidError, SourceUnavailableError
+from datacoord.limits import LINE_BYTES_MAX
 from datanode_client.clock import Clock
 from datanode_client.sources.files import FilePlace, FilesReaderFactory, Make
 from datanode_client.sources.files_log import digest, lost, unavailable
@@ -20,9 +21,6 @@ from datanode_client.sources.jsonl_parse import BadLineError, LineParser
 JSONL_SUFFIXES: Final = (".jsonl", ".ndjson", ".json")
 _COMPRESSED: Final = (".gz", ".bz2", ".lz4", ".zst")
 _TAIL_BYTES: Final = 256
-
-LINE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A longer line is taken for a file that is no JSON Lines."""
 
 
 class JsonlReaderFactory(FilesReaderFactory):

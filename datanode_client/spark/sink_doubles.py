@@ -18,14 +18,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from datacoord.errors import BatchTooLargeError
+from datacoord.limits import COMPARED_ROWS_MAX
 from datacoord.objectstore import ObjectStore
 from datanode_client.sources.base import TIMESTAMP_COLUMN
 
 Numbers = npt.NDArray[np.uint64]
 Times = npt.NDArray[np.int64]
-
-COMPARED_ROWS_MAX: Final = 2**26
-"""Rows of a channel that one commit compares: 512 MiB of fingerprints."""
 
 _BATCH_ROWS: Final = 4096
 _SUSPECTS: Final = 1000

@@ -1,10 +1,13 @@
 """The reference pages say what the code says: nothing undocumented, nothing documented that is gone."""
 
+import ast
+import importlib
 import re
+from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
-from doc_pages import ROOT, code, table_rows
+from doc_pages import ROOT, code, table_rows, text, tracked_files
 
 from coordinator.core.findings import Problem
 from datacoord import limits
@@ -14,6 +17,43 @@ from datacoord.v1 import admin_pb2, collection_pb2, data_coord_pb2
 
 NAMES = {"ALL_PARTITIONS_ID", "DEFAULT_PARTITION_NAME"}
 """What stands in `datacoord.limits` and is no limit; the page says so below its table."""
+
+BOUND = re.compile(r"(?:[A-Z0-9]+_)*(?:MAX|LIMIT|MARGIN)(?:_[A-Z0-9]+)*")
+"""How a module calls a number that bounds something and that others may know."""
+
+STEPS = {
+    "coordinator/core/assignment.py": {"MOVES_PER_NODE_MAX"},
+    "coordinator/front/processes.py": {"START_SECONDS_MAX"},
+    "coordinator/jobs/garbage.py": {"PLAN_MARGIN_SECONDS"},
+    "coordinator/jobs/garbage_sweep.py": {"POLL_SECONDS_MAX", "REST_SECONDS_MAX"},
+    "coordinator/jobs/retention.py": {"ROUNDS_MAX"},
+    "coordinator/rpc/guard.py": {"DEADLINE_MARGIN_SECONDS"},
+    "coordinator/store/group_commit.py": {"TRANSIENT_RETRIES_MAX"},
+    "coordinator/store/ownership.py": {"ASSIGN_MAX"},
+    "coordinator/store/pace.py": {
+        "MARGIN_FACTOR",
+        "MARGIN_SECONDS_MAX",
+        "MARGIN_SECONDS_MIN",
+        "MARGIN_SHARE",
+        "RETRY_DELAY_SECONDS_MAX",
+    },
+    "coordinator/store/segments.py": {"SEALED_PER_ROUND_MAX"},
+    "coordinator/store/sessions.py": {"ENDED_PER_ROUND_MAX"},
+    "datacoord/cli/land.py": {"STOP_SECONDS_MAX"},
+    "datacoord/client.py": {"RETRY_DELAY_SECONDS_MAX"},
+    "datacoord/key_statistics.py": {"PROBED_KEYS_MAX"},
+    "datacoord/reading.py": {"DELETES_PER_INSERT_MAX", "UNIT_BYTES_MAX"},
+    "datacoord/transport.py": {"KEEPALIVE_STRIKES_MAX", "RECONNECT_MS_MAX"},
+    "datanode_client/flowgraph/barriers.py": {"MAX_CHECKPOINTS_TO_TRACK"},
+    "datanode_client/flowgraph/input_gate.py": {"DEFAULT_MAX_HELD_BYTES", "DEFAULT_MAX_WAITING_BYTES"},
+    "datanode_client/sources/tikv.py": {"READY_EVENTS_MAX"},
+    "datanode_client/spark/local.py": {"TASK_FAILURES_MAX"},
+}
+"""Bounds of a step or a wait, beyond which nobody is refused and nothing is left out. Whoever adds one says that this is so; what
+others can meet belongs into `datacoord.limits`. Those of the change feed (`PULLER`) follow its origin, and its page has them."""
+
+PULLER = "datanode_client/puller/"
+PACKAGES = {"coordinator", "datacoord", "datanode_client"}
 
 CONTRACT: tuple[ModuleType, ...] = (data_coord_pb2, collection_pb2, admin_pb2)
 
@@ -50,6 +90,31 @@ def test_every_limit_is_documented_with_its_value() -> None:
 
     in_code = {name: value for name, value in vars(limits).items() if name.isupper() and name not in NAMES}
     assert documented == in_code
+
+
+def bounds_beside(path: str) -> Iterator[str]:
+    """The public constants of a module that bound something."""
+    for node in ast.parse(text(path)).body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        for target in targets:
+            names = target.elts if isinstance(target, ast.Tuple) else [target]
+            yield from (name.id for name in names if isinstance(name, ast.Name) and BOUND.fullmatch(name.id))
+
+
+def test_a_limit_that_people_can_meet_stands_with_the_others() -> None:
+    """Seven stood in modules of their own: what the page said of all limits was true of the module, and false of the system."""
+    shown = {code(row[0]): int(row[1]) for row in table_rows("docs/reference/limits.md", "bound", "value", "of what")}
+    paths = [str(path) for path in tracked_files() if path.suffix == ".py" and path.parts[0] in PACKAGES]
+    found = {path: set(bounds_beside(path)) for path in paths if path != "datacoord/limits.py" and "/v1/" not in path}
+    beside = {path: names for path, names in found.items() if names and not path.startswith(PULLER)}
+
+    for pointer, value in shown.items():
+        path, name = pointer.split("::")
+        assert getattr(importlib.import_module(path.removesuffix(".py").replace("/", ".")), name) == value, pointer
+        beside[path].remove(name)
+    assert {path: names for path, names in beside.items() if names} == STEPS
 
 
 @pytest.mark.parametrize("module", CONTRACT, ids=lambda module: str(module.__name__).rsplit(".", 1)[-1])

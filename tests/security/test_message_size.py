@@ -5,8 +5,7 @@ import pytest
 from server.running_coordinator import CoordinatorThread
 
 from datacoord.errors import Reason
-from datacoord.limits import MESSAGE_BYTES_MAX
-from datacoord.transport import SERVER_MESSAGE_BYTES_MAX
+from datacoord.limits import MESSAGE_BYTES_MAX, SERVER_MESSAGE_BYTES_MAX
 from security.logins import Logins
 from security.raw import METHODS, RawChannel, bearer
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from support.waiting import eventually_in_thread
 
 from coordinator.config import Settings
-from coordinator.front.link import UNREAD_BYTES_MAX, Kind, Link, packed, unpacked
+from coordinator.front.link import Kind, Link, packed, unpacked
 from coordinator.front.processes import _Process
 from coordinator.server import store_settings
+from datacoord.limits import UNREAD_BYTES_MAX
 
 Frame = tuple[int, int, list[Any], bytes]
 

@@ -269,7 +269,7 @@ async def test_more_late_channels_than_an_answer_names_are_counted(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A list that is cut without a word looks like the whole."""
-    monkeypatch.setattr(flushes, "PENDING_MAX", 1)
+    monkeypatch.setattr(flushes, "FLUSH_PENDING_MAX", 1)
     node_id = await world.start_datanode()
     await world.report(node_id, **dict.fromkeys(world.channels, 9))
     flush = await world.store.flush_all(caller=CALLER)

@@ -17,7 +17,6 @@ from coordinator.store import (
     paging,
     reads,
 )
-from coordinator.store.collections import PAGE_CHANNELS_MAX
 from datacoord.errors import (
     ChannelDroppedError,
     ChannelNotFoundError,
@@ -26,7 +25,7 @@ from datacoord.errors import (
     InvalidFieldError,
     PartitionNotFoundError,
 )
-from datacoord.limits import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX
+from datacoord.limits import PAGE_CHANNELS_MAX, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX
 from datacoord.positions import START
 
 from .support import CALLER, World, binlog, dump, lane, position, save
