@@ -27,7 +27,7 @@ _AWS: Final[Mapping[str, tuple[str, ...]]] = {
     "CA_FILE": ("AWS_CA_BUNDLE",),
     "ATTEMPTS": ("AWS_MAX_ATTEMPTS",),
 }
-_KNOWN: Final = frozenset(
+NAMES: Final = frozenset(
     {
         *_AWS,
         "ACCESS_KEY_ID",
@@ -38,6 +38,7 @@ _KNOWN: Final = frozenset(
         "REQUEST_TIMEOUT_SECONDS",
     }
 )
+"""What follows the prefix."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,12 +78,12 @@ class S3Settings:
         """
         for variable in environment:
             name = variable.removeprefix(PREFIX)
-            if variable.startswith(PREFIX) and name.removesuffix("_FILE") not in _KNOWN and name not in _KNOWN:
+            if variable.startswith(PREFIX) and name.removesuffix("_FILE") not in NAMES and name not in NAMES:
                 raise ConfigInvalidError(
-                    f"unknown variable {variable}; there are {', '.join(PREFIX + one for one in sorted(_KNOWN))}",
+                    f"unknown variable {variable}; there are {', '.join(PREFIX + one for one in sorted(NAMES))}",
                     setting=variable,
                 )
-        values = {name: _value(environment, name) for name in _KNOWN}
+        values = {name: _value(environment, name) for name in NAMES}
         if bool(values["ACCESS_KEY_ID"]) != bool(values["SECRET_ACCESS_KEY"]):
             raise ConfigInvalidError(
                 f"{PREFIX}ACCESS_KEY_ID and {PREFIX}SECRET_ACCESS_KEY belong together; set both, or none to use the standard "

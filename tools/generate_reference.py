@@ -5,15 +5,16 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
 from coordinator.config import specs
-from coordinator.config_sources import ENVIRONMENT_PREFIX
 from coordinator.web.metrics import Metrics
-from datacoord.credentials import TOKEN_VARIABLE, VARIABLES
+from datacoord.cli.connection import ADDRESS_DEFAULT
 from datacoord.reported_metrics import REPORTED
-from datanode_client.config import DataNodeConfig
+from datanode_client import BrokerConfig, DataNodeConfig, RetryConfig, SaveBatchConfig, SessionConfig
+from datanode_client.spark import JobConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE_DIR = ROOT / "docs" / "reference"
@@ -32,11 +33,80 @@ Every setting has one name everywhere. `grpc_port` in a TOML file is `DATACOORD_
 - `datacoord config` shows the effective settings, where each comes from, and masks secrets.
 """
 
+CLIENT_VARIABLES_HEAD = """
+## Of clients and commands
+
+Variables beside the settings. No coordinator calls them unknown: programs may share an environment.
+"""
+
+CLIENT_VARIABLES = (
+    (
+        "`DATACOORD_ADDRESS`",
+        "`--address`",
+        f"`{ADDRESS_DEFAULT}`",
+        "where commands that ask a coordinator (`datacoord channels`, …) find one",
+    ),
+    ("`DATACOORD_WEB_ADDRESS`", "`--web-address`", "`127.0.0.1:13334`", "the web port that `datacoord health` asks"),
+    (
+        "`DATACOORD_SPARK_MASTER`",
+        "`--spark`",
+        "`local`",
+        "where `datacoord land` runs its datanodes: `local`, or the master of a cluster whose workers have Datacoord installed",
+    ),
+    (
+        "`DATACOORD_TLS_…`, `DATACOORD_TOKEN`, `DATACOORD_TOKEN_FILE`, `DATACOORD_ALLOW_PLAINTEXT`",
+        "",
+        "",
+        "how clients encrypt, and who they are: [security](../security.md#clients). The last is also the setting of that name",
+    ),
+    (
+        "`DATACOORD_S3_…`",
+        "",
+        "",
+        "how every process that reads, writes or deletes objects reaches S3: [object stores](../object-stores.md#s3)",
+    ),
+    (
+        "`DATACOORD_FAILPOINT_DIR`",
+        "",
+        "",
+        "for tests and the demo only: a directory in which a file holds or kills the process that reaches "
+        "[a point](../decisions/0015-failpoints.md)",
+    ),
+)
+
 DATANODE_SETTINGS_HEAD = """
 ## Of a datanode
 
-Fields of `datanode_client.config.DataNodeConfig`, under Milvus's names where Milvus has them.
+A program gives these, as dataclasses that refuse what is out of range when they are made. There are no variables and no files for
+them; `datacoord land` takes the defaults, and the [sink](../spark-sink.md) has options of its own.
+
+```python
+from datanode_client import BrokerConfig, DataNodeConfig, SaveBatchConfig, SessionConfig
+from datanode_client.spark import DataNodeJob, JobConfig
+
+job = DataNodeJob(
+    spark,
+    reader_factory,
+    collections=["orders"],
+    coordinator="127.0.0.1:13333",
+    config=DataNodeConfig(memory_limit_bytes=2 * 1024**3),
+    broker_config=BrokerConfig("127.0.0.1:13333", save_batch=SaveBatchConfig(linger_seconds=0.02)),
+    session_config=SessionConfig(drain_timeout_seconds=30.0),
+    job_config=JobConfig(log_level="info"),
+)
+```
 """
+
+DATANODE_SETTINGS: dict[type[Any], str] = {
+    DataNodeConfig: "Given to `DataNodeJob(config=…)` or `DataNode(config=…)`; under Milvus's names where Milvus has them.",
+    BrokerConfig: "Given to `DataNodeJob(broker_config=…)` or `Broker(…)`.",
+    SaveBatchConfig: "Given to `BrokerConfig(save_batch=…)`.",
+    SessionConfig: "Given to `DataNodeJob(session_config=…)` or `DataNode(session_config=…)`.",
+    JobConfig: "Given to `DataNodeJob(job_config=…)`.",
+    RetryConfig: "Given to `BrokerConfig(retry=…)`, `SessionConfig(restart=…)` and `JobConfig(resubmit=…)`, "
+    "each of which has a default of its own.",
+}
+"""What a program sets of a datanode, and where it gives it."""
 
 METRICS_HEAD = """# Metrics
 
@@ -74,28 +144,41 @@ def settings_page() -> str:
             allowed = f"at least {_value(minimum)}"
         meaning = spec.metadata["doc"] + (" A secret: never shown." if spec.metadata["secret"] else "")
         lines.append(f"| `{name}` | {default} | {allowed or 'text'} | {meaning} |")
-    lines += [
-        "",
-        f"`{ENVIRONMENT_PREFIX}ADDRESS` is no setting of the coordinator: it tells clients (`datacoord channels`, …) where one is.",
-        f"So are {', '.join(f'`{name}`' for name in VARIABLES.values())} and `{TOKEN_VARIABLE}`:",
-        "they say how clients encrypt, and who they are ([security](../security.md#clients)).",
-    ]
-    lines += [DATANODE_SETTINGS_HEAD, "| setting | default | meaning |", "|---|---|---|"]
-    lines += datanode_settings()
+    lines += [CLIENT_VARIABLES_HEAD, "| variable | option | default | meaning |", "|---|---|---|---|"]
+    lines += [f"| {' | '.join(row)} |" for row in CLIENT_VARIABLES]
+    lines.append(DATANODE_SETTINGS_HEAD.rstrip("\n"))
+    for config, given in DATANODE_SETTINGS.items():
+        lines += datanode_settings(config, given)
     return "\n".join(lines) + "\n"
 
 
-def datanode_settings() -> Iterator[str]:
-    """A row per field of DataNodeConfig; what it means stands in the class's docstring."""
-    section = (inspect.getdoc(DataNodeConfig) or "").partition("Attributes:\n")[2]
-    joined = re.sub(r"\n {6,}", " ", section)
+def datanode_settings(config: type[Any], given: str) -> Iterator[str]:
+    """The section of a class: a row per field. What it means stands in the class's docstring.
+
+    Args:
+        config: the class.
+        given: what it is given to.
+    """
+    documentation, _, attributes = (inspect.getdoc(config) or "").partition("Attributes:\n")
+    joined = re.sub(r"\n {6,}", " ", attributes)
     meanings: dict[str, str] = dict(re.findall(r"^ {4}(\w+): (.+)$", joined, re.MULTILINE))
-    for spec in fields(DataNodeConfig):
-        default = "none" if spec.default is None else f"`{_value(spec.default)}`"
-        yield f"| `{spec.name}` | {default} | {meanings[spec.name]} |"
+    yield from ("", f"### `{config.__name__}`", "", f"{documentation.strip()} {given}", "")
+    yield from ("| setting | default | meaning |", "|---|---|---|")
+    for spec in fields(config):
+        yield f"| `{spec.name}` | {_default(spec)} | {meanings[spec.name]} |"
+
+
+def _default(spec: Field[Any]) -> str:
+    if spec.default is not MISSING:
+        return "none" if spec.default is None else f"`{_value(spec.default)}`"
+    return "must be given" if spec.default_factory is MISSING else f"`{_value(spec.default_factory())}`"
 
 
 def _value(value: object) -> str:
+    if is_dataclass(value):
+        others = ((spec, getattr(value, spec.name)) for spec in fields(value))
+        told = [f"{spec.name}={_value(field)}" for spec, field in others if field != spec.default]
+        return f"{type(value).__name__}({', '.join(told)})"
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:,.15g}".replace(",", "_") if isinstance(value, int | float) else str(value)

@@ -1,7 +1,10 @@
 """docs/reference/settings.md and metrics.md say what the code says."""
 
+import importlib
+import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 from coordinator.config import specs
@@ -33,3 +36,19 @@ def test_every_setting_and_metric_is_on_its_page() -> None:
     assert [row.name for row in definitions if f"| `{row.name}` | {row.kind} |" not in metrics_page] == []
     assert all(row.name.startswith("datacoord_") and row.meaning.endswith(".") for row in definitions)
     assert all(row.name.endswith("_total") for row in definitions if row.kind == "counter")
+
+
+def test_every_setting_of_a_datanode_is_on_the_page() -> None:
+    """Of six classes the page had one: how long a hand-over may take, or a call, was found by reading code."""
+    page = (ROOT / "docs" / "reference" / "settings.md").read_text()
+    sections = {part.partition("`")[0]: part for part in page.split("\n### `")[1:]}
+    classes = {
+        name: path.relative_to(ROOT).with_suffix("")
+        for path in sorted((ROOT / "datanode_client").rglob("*.py"))
+        for name in re.findall(r"^class (\w+Config)\b", path.read_text(), re.MULTILINE)
+    }
+    assert set(sections) == set(classes)
+    for name, path in classes.items():
+        config = getattr(importlib.import_module(".".join(path.parts)), name)
+        missing = [spec.name for spec in fields(config) if f"\n| `{spec.name}` | " not in sections[name]]
+        assert missing == [], name
