@@ -60,10 +60,19 @@ def test_a_session_that_is_not_as_we_set_it_is_refused(shown: dict[str, str], na
         weak_settings({**shown, name: value})
 
 
-@pytest.mark.parametrize("name", ["fsync", "full_page_writes"])
-def test_a_weak_server_is_named(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("fsync", "off"), ("full_page_writes", "off"), ("data_sync_retry", "on"), ("zero_damaged_pages", "on")],
+)
+def test_a_weak_server_is_named(name: str, value: str) -> None:
     """It may be meant; but it must be said."""
-    assert weak_settings({**POSTGRESQL, name: "off"}) == {name: "off"}
+    assert weak_settings({**POSTGRESQL, name: value}) == {name: value}
+
+
+def test_a_weak_server_is_named_with_all_that_is_weak_about_it() -> None:
+    """Whoever mends what was named, and is told of the next one at the next start, stops reading."""
+    weak = {"fsync": "off", "full_page_writes": "off", "data_sync_retry": "on", "zero_damaged_pages": "on"}
+    assert weak_settings({**POSTGRESQL, **weak}) == weak
 
 
 @pytest.mark.parametrize("scope", ["DATABASE {database}", "ROLE {role}", "ROLE {role} IN DATABASE {database}"])
