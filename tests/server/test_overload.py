@@ -126,12 +126,12 @@ def test_a_full_queue_refuses_with_a_time_to_come_back(held: HeldCommit) -> None
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert isinstance(error_of(caught.value, ""), OverloadedError)
     assert (retry_delay_seconds(status_of(caught.value)) or 0) > 0
-    # Our client obeys: it waits as long as it is told, and lands in the end.
+    # Our client comes back, and lands in the end; that it waits as long as it is told stands in test_client_waits.
     patient = futures.ThreadPoolExecutor(1)
-    obeying = patient.submit(held.client.save_binlog_paths, [save_part(held.infos[3], 0, 5, 4)])
+    coming_back = patient.submit(held.client.save_binlog_paths, [save_part(held.infos[3], 0, 5, 4)])
     held.let_go()
     assert [future.result(20) for future in (committing, *waiting)] == [APPLIED] * 3
-    assert obeying.result(20)[0].outcome == APPLIED
+    assert coming_back.result(20)[0].outcome == APPLIED
     patient.shutdown()
 
 
