@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,7 +36,32 @@ def _prefixes() -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize("prefix", _prefixes(), ids=lambda prefix: prefix[0] if prefix else "self")
+PREFIXES = _prefixes()
+
+
+def are_enough(prefixes: Sequence[list[str]], environment: Mapping[str, str], *, is_root: bool) -> bool:
+    """Whether root and somebody else are tried where tests are root; on somebody's own machine one of them is enough."""
+    return not is_root or len(prefixes) >= 2 or environment.get("CI") != "true"
+
+
+def test_root_alone_proves_nothing_where_the_suite_must_pass() -> None:
+    """A machine that loses its `setpriv` would go on to say that tests of those who are not root leave nothing behind."""
+    alone, both = [[]], [[], ["setpriv"]]
+
+    assert [are_enough(found, {"CI": "true"}, is_root=True) for found in (alone, both)] == [False, True]
+    assert are_enough(alone, {}, is_root=True)
+    assert are_enough(alone, {"CI": "true"}, is_root=False)
+
+
+def test_where_the_suite_must_pass_somebody_else_than_root_is_tried_too() -> None:
+    """Most who run the tests are not root, and the server of theirs is started in another way."""
+    assert are_enough(PREFIXES, os.environ, is_root=os.geteuid() == 0), (
+        "the tests are root, and neither `setpriv` nor `unshare --user` makes a process that is not: install util-linux, or allow "
+        "the container CAP_SETUID and CAP_SETGID, or run the tests as somebody else"
+    )
+
+
+@pytest.mark.parametrize("prefix", PREFIXES, ids=lambda prefix: prefix[0] if prefix else "self")
 def test_a_server_goes_with_the_process_that_started_it_however_that_dies(prefix: list[str]) -> None:
     """Every run of the tests that is killed would leave a server and its files on the machine, for ever."""
     owner = subprocess.Popen(
