@@ -46,7 +46,8 @@ def are_enough(prefixes: Sequence[list[str]], environment: Mapping[str, str], *,
 
 def test_root_alone_proves_nothing_where_the_suite_must_pass() -> None:
     """A machine that loses its `setpriv` would go on to say that tests of those who are not root leave nothing behind."""
-    alone, both = [[]], [[], ["setpriv"]]
+    alone: list[list[str]] = [[]]
+    both = [*alone, ["setpriv"]]
 
     assert [are_enough(found, {"CI": "true"}, is_root=True) for found in (alone, both)] == [False, True]
     assert are_enough(alone, {}, is_root=True)
