@@ -22,13 +22,15 @@ SETTINGS = {
 
 
 class CoordinatorProcess:
-    """`datacoord serve` on SQLite.
+    """`datacoord serve`, on SQLite unless it is told otherwise.
 
     Args:
         directory: where it keeps its database, objects, log and ready file.
+        flags: of the command, at its next start.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *flags: str) -> None:
+        self.flags = list(flags)
         self._directory = directory
         self._port = 0
         self._process: asyncio.subprocess.Process | None = None
@@ -46,7 +48,7 @@ class CoordinatorProcess:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *("-m", "datacoord.cli", "serve", "--data-dir", str(self._directory / "data")),
-                *("--grpc-port", str(self._port), "--web-port", "0", "--ready-file", str(ready)),
+                *("--grpc-port", str(self._port), "--web-port", "0", "--ready-file", str(ready), *self.flags),
                 env={**os.environ, **SETTINGS, "PYTHONPATH": str(ROOT)},
                 stdout=log,
                 stderr=log,

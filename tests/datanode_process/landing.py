@@ -98,10 +98,11 @@ class Landing:
 
     Args:
         directory: for everything.
+        flags: of the coordinator.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self.coordinator = CoordinatorProcess(directory)
+    def __init__(self, directory: Path, *flags: str) -> None:
+        self.coordinator = CoordinatorProcess(directory, *flags)
         channels = [operations(index, MESSAGES, SEED) for index in range(CHANNELS)]
         self.source = ListSource(channels, directory / "limit")
         self.source.set_limit(0)

@@ -11,6 +11,8 @@ from verify.stage import Stage
 
 from coordinator.store import sqlite_driver
 
+from .backup_page import PostgresqlBackup, statement_of_copy
+
 __all__ = ["logs"]
 
 Backup = Callable[[], Callable[[], str]]
@@ -26,15 +28,15 @@ async def stage(databases: Databases, tmp_path: Path) -> AsyncIterator[Stage]:
 
 
 def backup_sqlite(url: str, copy: Path) -> None:
-    """As docs/backup.md says: one statement beside a running coordinator."""
+    """By the statement of docs/backup.md. The store is one of this process, where no second library may open its file."""
     connection = sqlite_driver.connect(url.removeprefix("sqlite:///"), busy_timeout_ms=30_000)
-    connection.execute("VACUUM INTO ?", (str(copy),))
+    connection.execute(statement_of_copy(copy))
     connection.close()
 
 
 @pytest.fixture
 def backup(stage: Stage, databases: Databases, tmp_path: Path, request: pytest.FixtureRequest) -> Backup:
-    """Backups of the stage's database."""
+    """Backups of the stage's database, by the commands of docs/backup.md."""
     if databases.kind == "sqlite":
         copy = tmp_path / "backup.db"
 
@@ -46,17 +48,14 @@ def backup(stage: Stage, databases: Databases, tmp_path: Path, request: pytest.F
     server: PostgresServer = request.getfixturevalue("postgres_server")
 
     def take_postgresql() -> Callable[[], str]:
-        dump = server.run("pg_dump", _conninfo(stage.url))
+        url = databases.empty()
+        taken = PostgresqlBackup(server, stage.url, url)
+        taken.take()
 
         def load() -> str:
-            url = databases.empty()
-            server.run("psql", "--quiet", "--set=ON_ERROR_STOP=1", _conninfo(url), given=dump)
+            taken.load()
             return url
 
         return load
 
     return take_postgresql
-
-
-def _conninfo(url: str) -> str:
-    return url.replace("postgresql+psycopg://", "postgresql://")

@@ -73,7 +73,6 @@ def test_no_test_opens_a_database_by_another_sqlite() -> None:
     alone = {
         "store/revisions.py",
         "server/test_start.py",
-        "restore/test_end_to_end.py",
     }  # while nothing in this process has it open
     ours = {"support/engines.py", "store/test_sqlite_driver.py"}
     for path in (ROOT / "tests").rglob("*.py"):
