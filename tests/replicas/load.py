@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -217,7 +218,9 @@ class Client:
         end = max(reached, info.checkpoint.timestamp) + self.rng.randint(1, 3)
         part = save_part(info, reached, end, log_id)
         # One row, beyond the checkpoint.
-        part.lanes[0].insert_logs[0].binlogs[0].timestamp_from = end
+        (binlog,) = part.lanes[0].insert_logs[0].binlogs
+        binlog.timestamp_from = end
+        write_object(info, binlog)
         if not with_checkpoint:
             part.ClearField("check_point")
         if drop:
@@ -476,6 +479,17 @@ class Load:
         wanted = self.facts.saves() + saves
         eventually(lambda: bool(self.facts.failures) or self.facts.saves() >= wanted, PATIENCE_SECONDS)
         assert self.facts.failures == []
+
+
+def write_object(info: data_coord_pb2.ChannelRecoveryInfo, binlog: common_pb2.Binlog) -> None:
+    """Writes what a row will name, before it does: the garbage collector may take it, and then no row may ever name it."""
+    path = Path(info.storage_root.removeprefix("file://")) / binlog.log_path
+    while True:
+        # The directory of an epoch that is over goes when it is empty.
+        with suppress(FileNotFoundError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(bytes(binlog.log_size_bytes))
+            return
 
 
 def reason_of(status: status_pb2.Status) -> str:
