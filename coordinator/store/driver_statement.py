@@ -8,7 +8,7 @@ import itertools
 import json
 import struct
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -169,17 +169,18 @@ class DriverStatement:
 
 def run_all(
     kind: DatabaseKind, connection: Connection, writes: Sequence[tuple[DriverStatement, Sequence[Row]]]
-) -> list[int]:
+) -> Iterator[int]:
     """Executes statements in their order, in one round trip where that is worth it.
 
     Returns:
-        how many rows each changed.
+        how many rows each changed. Where it is not worth it, a statement is executed when its number is asked for: whoever does not
+        like one asks for no more.
     """
     if kind.at_once is None:
-        return [statement.run(kind, connection, rows) for statement, rows in writes]
+        return (statement.run(kind, connection, rows) for statement, rows in writes)
     numbered = [statement.numbered(kind, rows) for statement, rows in writes if rows]
     counts = iter(kind.at_once.run_all(connection, numbered) if numbered else ())
-    return [next(counts) if rows else 0 for _, rows in writes]
+    return (next(counts) if rows else 0 for _, rows in writes)
 
 
 @dataclass(frozen=True)

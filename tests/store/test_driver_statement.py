@@ -42,7 +42,7 @@ async def test_statements_that_are_run_together_see_each_other_and_say_how_many_
         (RAISE, [("nobody", 1)]),
     ]
     for _ in range(2):
-        counts = await database.write(lambda connection, _now_ms: run_all(database.kind, connection, writes))
+        counts = await database.write(lambda connection, _now_ms: list(run_all(database.kind, connection, writes)))
         assert counts == [3, 0, 2, 0]
         added = epochs.c.name.in_(["a", "b", "c"])
         values = await database.read(
@@ -61,7 +61,7 @@ async def test_where_one_of_several_statements_fails_none_is_kept(world: World, 
     writes: list[tuple[DriverStatement, list[tuple[object, ...]]]]
     writes = [(ADD, [("a", 1)]), (ADD, bad), (RAISE, [("epoch", 1_000_000)])]
     with pytest.raises(WriteFailedError) as raised:
-        await database.write(lambda connection, _now_ms: run_all(database.kind, connection, writes))
+        await database.write(lambda connection, _now_ms: list(run_all(database.kind, connection, writes)))
     names = select(epochs.c.name, epochs.c.value)
     stored = await database.read(lambda connection: dict(connection.execute(names).all()))
 
