@@ -17,14 +17,19 @@ def error_code(error: BaseException) -> str:
 
 def short_text(error: Exception) -> str:
     """What an error says, for the log."""
-    origin = error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error
+    origin = _origin(error)
     return " ".join(str(origin).split())[:200] or type(origin).__name__
 
 
 def code_for_callers(error: Exception) -> str:
     """What callers learn of an error of the database: its code. Its text, which goes to the log, may hold SQL, values and hosts."""
-    origin = error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error
+    origin = _origin(error)
     return f"{error_code(origin) or type(origin).__name__}; the log of the coordinator says more"
+
+
+def _origin(error: Exception) -> BaseException:
+    """The driver's own error, where there is one."""
+    return error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error
 
 
 def database_kind(url: str) -> DatabaseKind:

@@ -295,9 +295,9 @@ class GroupCommit:
             waiting = queue[0]
             call = waiting.call
             too_much = items + call.items > self._settings.group_items_max or size_bytes + call.size_bytes > bytes_max
-            until = min(until, math.inf if call.deadline is None else call.deadline)
+            soonest = until if call.deadline is None else min(until, call.deadline)
             times_usual = self._settings.times_usual(size_bytes + call.size_bytes)
-            too_long = times_usual > 1 and now + times_usual * self._pace.usual_seconds > until
+            too_long = times_usual > 1 and now + times_usual * self._pace.usual_seconds > soonest
             if group and (call.alone or too_much or too_long):
                 break
             queue.popleft()
@@ -311,6 +311,7 @@ class GroupCommit:
             group.append(waiting)
             items += call.items
             size_bytes += call.size_bytes
+            until = soonest
             if call.alone:
                 break
         return group

@@ -95,7 +95,7 @@ class Reader:
             with self._engine.connect() as connection, reading.on(connection), connection.begin():
                 return work(connection)
         except (exc.SQLAlchemyError, OSError) as error:
-            raise _unanswered(error, reading) from error
+            raise _unanswered(error, is_waited_for=not reading.given_up) from error
 
     async def _end(self, reading: _Reading, submitted: Future[T]) -> None:
         while not submitted.done():
@@ -118,16 +118,12 @@ class Reader:
         async with self._long_reads:
             try:
                 with self._engine.connect() as connection, connection.begin():
-                    steps = work(connection)
-                    while True:
-                        try:
-                            next(steps)
-                        except StopIteration as finished:
-                            result: T = finished.value
-                            return result
+                    result: list[T] = []
+                    for _ in _kept(work(connection), result):
                         await asyncio.sleep(0)
+                    return result[0]
             except (exc.SQLAlchemyError, OSError) as error:
-                raise _unanswered(error, _Reading()) from error
+                raise _unanswered(error, is_waited_for=True) from error
 
     async def close(self) -> None:
         """Closes its connections; transactions in progress end first."""
@@ -146,16 +142,19 @@ class Reader:
         self._engine.dispose()
 
 
+def _kept(steps: Generator[None, None, T], result: list[T]) -> Generator[None, None, None]:
+    """The steps, and what they return in a list."""
+    result.append((yield from steps))
+
+
 def _finish(steps: Generator[None, None, T]) -> T:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as finished:
-            result: T = finished.value
-            return result
+    result: list[T] = []
+    for _ in _kept(steps, result):
+        pass
+    return result[0]
 
 
-def _unanswered(error: Exception, reading: _Reading) -> StoreUnavailableError:
-    if not reading.given_up:
+def _unanswered(error: Exception, *, is_waited_for: bool) -> StoreUnavailableError:
+    if is_waited_for:
         log.warning("read_failed", error=short_text(error))
     return StoreUnavailableError(f"the database did not answer; repeat the call ({code_for_callers(error)})")
