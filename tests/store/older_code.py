@@ -5,7 +5,6 @@ Coordinators are replaced one by one after the migration: until the last one is,
 
 import json
 import re
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from support.waiting import eventually
 
 LISTENING = {
     "logging_collector": "on",
@@ -63,10 +63,8 @@ def heard(url: str) -> Iterator[list[Said]]:
         begin = _mark(connection)
         yield found
         end = _mark(connection)
-        deadline = time.monotonic() + _HEARD_SECONDS_MAX
-        while end not in (log := _log(connection)):
-            assert time.monotonic() < deadline, "the server has not written down what it was told"
-            time.sleep(0.02)
+        eventually(lambda: end in _log(connection), _HEARD_SECONDS_MAX)
+        log = _log(connection)
     found += _parse(log[log.index(begin) : log.index(end)], url.rsplit("/", 1)[-1])
 
 

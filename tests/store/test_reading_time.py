@@ -2,13 +2,13 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import psycopg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
-from support.waiting import eventually, joined
+from support.waiting import eventually, eventually_in_thread, joined
 
 from coordinator.store.databases import database_kind
 from coordinator.store.engine import Database
@@ -47,11 +47,6 @@ def statements_of_readers(url: str) -> int:
 def answer(connection: Connection) -> object:
     """What any database can say at once."""
     return connection.execute(text("SELECT 1")).scalar()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Waits for it beside the loop."""
-    await asyncio.to_thread(eventually, condition, PATIENCE_SECONDS)
 
 
 def test_a_statement_is_ended_from_another_thread(databases: Databases) -> None:
@@ -93,7 +88,7 @@ async def test_reads_whose_time_is_over_leave_their_connections_to_others(
     """Four lists that nobody waits for would hold all reads of a coordinator, and its readiness, for a minute."""
     url = database.kind.url
     reads = [asyncio.create_task(database.read(lambda c: c.execute(LONG).scalar())) for _ in range(READERS + 2)]
-    await until(lambda: statements_of_readers(url) == READERS)
+    await eventually_in_thread(lambda: statements_of_readers(url) == READERS)
     for read in reads:
         read.cancel()
     ended = await asyncio.gather(*reads, return_exceptions=True)
@@ -101,7 +96,7 @@ async def test_reads_whose_time_is_over_leave_their_connections_to_others(
 
     async with asyncio.timeout(PATIENCE_SECONDS):
         assert await database.read(answer) == 1
-    await until(lambda: statements_of_readers(url) == 0)
+    await eventually_in_thread(lambda: statements_of_readers(url) == 0)
 
 
 @on_postgresql
@@ -116,12 +111,12 @@ async def test_a_read_that_is_given_up_between_two_statements_ends_at_the_next_o
         connection.execute(LONG)
 
     read = asyncio.create_task(database.read(work))
-    await until(between.is_set)
+    await eventually_in_thread(between.is_set)
     read.cancel()
     with pytest.raises(asyncio.CancelledError):
         await read
     go_on.set()
-    await until(lambda: statements_of_readers(database.kind.url) == 0)
+    await eventually_in_thread(lambda: statements_of_readers(database.kind.url) == 0)
 
 
 @on_postgresql
@@ -142,7 +137,7 @@ async def test_closing_waits_for_no_read_that_was_given_up(databases: Databases)
     """A coordinator that is stopped would wait for a minute for what nobody waits for, and be killed."""
     database = Database(databases.migrated(), busy_timeout_ms=60_000)
     read = asyncio.create_task(database.read(lambda c: c.execute(LONG).scalar()))
-    await until(lambda: statements_of_readers(database.kind.url) == 1)
+    await eventually_in_thread(lambda: statements_of_readers(database.kind.url) == 1)
     read.cancel()
     async with asyncio.timeout(PATIENCE_SECONDS):
         await asyncio.gather(read, return_exceptions=True)
